@@ -1,0 +1,171 @@
+"""`Trace`: what every reader makes and everything above reads.
+
+A trace is a handful of column tables.  Whatever the file was, the columns are the same, so that nothing above this
+module knows where a trace came from.  Knows nothing of file formats.
+
+Times are integer nanoseconds of the *run clock*: aligned across ranks, 0 at the first event of the run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from .errors import TraceError
+from .vocabulary import Category, LaneKind
+
+#: Column types.  "category" is a pandas Categorical of strings.
+SPAN_COLUMNS: Final = {
+    "rank": "int32",
+    "lane": "category",  # e.g. "compute", "data worker 2", or a tensor's name
+    "lane_kind": "category",  # LaneKind
+    "category": "category",  # Category
+    "name": "category",
+    "start_ns": "int64",
+    "dur_ns": "int64",
+    "args_row": "int64",  # index into Trace.raw_args, -1 without args
+}
+#: One row a rank and executed collective (after fusion).
+COLLECTIVE_COLUMNS: Final = {
+    "rank": "int32",
+    "process_set": "int32",
+    "seq": "int64",  # the same number on every rank of the process set for the same collective
+    "kind": "category",  # vocabulary.COLLECTIVE_KINDS
+    "op": "category",  # average, sum, min, max, product; "" where it has none or it is unknown
+    "dtype": "category",
+    "algorithm": "category",  # e.g. "gloo"; "" if unknown
+    "nbytes": "int64",  # payload of this rank, -1 if unknown
+    "tensors": "int32",  # how many tensors were fused
+    "submitted_ns": "int64",  # this rank's last submission of one of its tensors; -1 if unknown
+    "negotiated_ns": "int64",  # when this rank learned that all ranks are ready; -1 if unknown
+    "start_ns": "int64",  # the operation itself, without the copies around it
+    "dur_ns": "int64",
+    "copy_ns": "int64",  # copies into and out of the fusion buffer
+}
+#: One row a rank and tensor occurrence.
+TENSOR_COLUMNS: Final = {
+    "rank": "int32",
+    "process_set": "int32",
+    "seq": "int64",  # the collective that carried it, -1 if none
+    "name": "category",
+    "kind": "category",
+    "nbytes": "int64",  # -1 if unknown
+    "submitted_ns": "int64",
+    "negotiated_ns": "int64",
+    "start_ns": "int64",  # start of the collective's work on it, copies included
+    "end_ns": "int64",
+}
+#: When each rank was ready for a collective, where the trace says so for ranks other than the recording one.
+ARRIVAL_COLUMNS: Final = {
+    "process_set": "int32",
+    "seq": "int64",
+    "rank": "int32",
+    "arrival_ns": "int64",
+}
+STEP_COLUMNS: Final = {
+    "rank": "int32",
+    "step": "int64",
+    "start_ns": "int64",
+    "end_ns": "int64",
+}
+COUNTER_COLUMNS: Final = {
+    "rank": "int32",
+    "name": "category",
+    "ts_ns": "int64",
+    "value": "float64",
+}
+
+
+def make_table(
+    columns: Mapping[str, str], data: Mapping[str, object] | None = None
+) -> pd.DataFrame:
+    """A frame with exactly `columns` in order and type; empty where `data` is None.
+
+    Raises:
+        KeyError: `data` lacks a column.
+    """
+    series = {
+        name: pd.Series([] if data is None else data[name]).astype(
+            "str" if dtype == "category" else dtype
+        )
+        for name, dtype in columns.items()
+    }
+    for name, dtype in columns.items():
+        if dtype == "category":
+            series[name] = series[name].astype("category")
+    return pd.DataFrame(series)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """How well the ranks' clocks are aligned.
+
+    `method`: `runtime` (measured by the runtime), `single` (one clock, nothing to align) or `none` (not aligned).
+    """
+
+    method: str
+    uncertainty_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceMeta:
+    """What is known about a trace beside its tables."""
+
+    format: str
+    files: tuple[str, ...]
+    ranks: tuple[int, ...]
+    """Ranks that recorded something."""
+    size: int
+    """Ranks of the job, at least `len(ranks)`; 0 if the trace does not tell."""
+    events: int
+    """Events in the files, metadata included, dropped ones not."""
+    dropped: Mapping[str, int]
+    """What could not be used, by reason, e.g. `{"truncated": 1, "orphan_end": 5}`."""
+    clock: Clock
+    known_categories: frozenset[Category]
+    """Categories that this trace can show.  A category outside is unknown, not zero."""
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """Sentences for the user: stale shards left out, ranks missing, and the like."""
+    epoch_unix_ns: int = 0
+    """Wall clock at time 0 of the run, 0 if unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """A run, as column tables (see the `*_COLUMNS` of this module)."""
+
+    meta: TraceMeta
+    spans: pd.DataFrame
+    collectives: pd.DataFrame
+    tensors: pd.DataFrame
+    arrivals: pd.DataFrame
+    steps: pd.DataFrame
+    """Empty where the file has no step boundaries; the collector infers them then."""
+    counters: pd.DataFrame
+    raw_args: tuple[bytes, ...] = ()
+    """JSON text of the args of spans, by `args_row`."""
+
+    def check(self) -> None:
+        """Raise TraceError unless the tables hold what this module promises."""
+        for table, columns in (
+            (self.spans, SPAN_COLUMNS),
+            (self.collectives, COLLECTIVE_COLUMNS),
+            (self.tensors, TENSOR_COLUMNS),
+            (self.arrivals, ARRIVAL_COLUMNS),
+            (self.steps, STEP_COLUMNS),
+            (self.counters, COUNTER_COLUMNS),
+        ):
+            if list(table.columns) != list(columns):
+                raise TraceError(f"table has columns {list(table.columns)}, not {list(columns)}")
+        for table in (self.spans, self.collectives):
+            if len(table) and int(np.min(table["dur_ns"].to_numpy())) < 0:
+                raise TraceError("a span ends before it starts")
+        bad = set(self.spans["category"].cat.categories) - set(Category)
+        if bad:
+            raise TraceError(f"categories outside the closed set: {sorted(bad)}")
+        bad = set(self.spans["lane_kind"].cat.categories) - set(LaneKind)
+        if bad:
+            raise TraceError(f"lane kinds outside the closed set: {sorted(bad)}")

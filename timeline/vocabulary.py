@@ -1,0 +1,115 @@
+"""The words of the toolkit: categories, lanes, and the names of activities.
+
+Every layer imports these constants instead of spelling strings, so that a word means the same in a shard, in a table,
+in a report and on a page.  Knows nothing of files, clocks or torch.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+
+class Category(StrEnum):
+    """The closed set of things a moment of a step can be spent on."""
+
+    DATA = "data"
+    H2D = "h2d"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    NEGOTIATE = "negotiate"
+    QUEUE = "queue"
+    FUSION = "fusion"
+    COLLECTIVE = "collective"
+    OPTIMIZER = "optimizer"
+    CHECKPOINT = "checkpoint"
+    OTHER = "other"
+
+
+#: Categories that occupy the compute lane: while one of them runs, communication of the same rank is hidden.
+COMPUTE_CATEGORIES: Final = (
+    Category.DATA,
+    Category.H2D,
+    Category.FORWARD,
+    Category.BACKWARD,
+    Category.OPTIMIZER,
+    Category.CHECKPOINT,
+)
+
+#: Categories of communication, innermost first: a copy inside a collective counts as `fusion`.
+COMMUNICATION_CATEGORIES: Final = (
+    Category.FUSION,
+    Category.COLLECTIVE,
+    Category.QUEUE,
+    Category.NEGOTIATE,
+)
+
+
+class LaneKind(StrEnum):
+    """What a row of a trace is about."""
+
+    STEPS = "steps"
+    COMPUTE = "compute"
+    DATA = "data loading"
+    WORKER = "data worker"
+    COMMUNICATION = "communication"
+    TENSOR = "tensor"
+    OTHER = "other"
+
+
+#: Thread ids of the lanes in our shards; worker k of the data loader is `WORKER_TID + k`.
+LANE_TIDS: Final = {
+    LaneKind.STEPS: 0,
+    LaneKind.COMPUTE: 1,
+    LaneKind.DATA: 2,
+    LaneKind.COMMUNICATION: 3,
+    LaneKind.OTHER: 4,
+}
+WORKER_TID: Final = 10
+
+STEP: Final = "STEP"
+FORWARD: Final = "FORWARD"
+BACKWARD: Final = "BACKWARD"
+OPTIMIZER_STEP: Final = "OPTIMIZER_STEP"
+SYNCHRONIZE: Final = "SYNCHRONIZE"
+"""The compute lane blocked until collectives finish.  Category `other`: what it waits for decides the attribution."""
+DATA_WAIT: Final = "DATA_WAIT"
+"""The training loop asks the loader for a batch and gets it."""
+DATA_FETCH: Final = "DATA_FETCH"
+"""One batch made, in a worker or in the main process; holds DATASET and COLLATE."""
+DATASET: Final = "DATASET"
+COLLATE: Final = "COLLATE"
+H2D_COPY: Final = "H2D_COPY"
+CHECKPOINT: Final = "CHECKPOINT"
+CYCLE_START: Final = "CYCLE_START"
+
+QUEUE: Final = "QUEUE"
+MEMCPY_IN: Final = "MEMCPY_IN_FUSION_BUFFER"
+MEMCPY_OUT: Final = "MEMCPY_OUT_FUSION_BUFFER"
+NEGOTIATE_PREFIX: Final = "NEGOTIATE_"
+
+#: Kinds of collectives as executed; the name of a batch's span is the kind in capitals, as in Horovod.
+COLLECTIVE_KINDS: Final = (
+    "allreduce",
+    "allgather",
+    "broadcast",
+    "alltoall",
+    "reducescatter",
+    "adasum",
+    "barrier",
+)
+
+#: Bytes an element, by the dtype names that appear in traces.
+DTYPE_NBYTES: Final = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
