@@ -1,0 +1,1 @@
+"""The Horovod-compatible, instrumented runtime."""

@@ -1,0 +1,1 @@
+"""The timeline format: recording, reading, and the tables in between."""
