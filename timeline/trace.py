@@ -8,7 +8,7 @@ Times are integer nanoseconds of the *run clock*: aligned across ranks, 0 at the
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -86,15 +86,12 @@ def make_table(
     Raises:
         KeyError: `data` lacks a column.
     """
-    series = {
-        name: pd.Series([] if data is None else data[name]).astype(
-            "str" if dtype == "category" else dtype
-        )
-        for name, dtype in columns.items()
-    }
+    series: dict[str, Any] = {}
     for name, dtype in columns.items():
-        if dtype == "category":
-            series[name] = series[name].astype("category")
+        values: Any = pd.Series([] if data is None else data[name])
+        if dtype == "category" and not isinstance(values.dtype, pd.CategoricalDtype):
+            values = values.astype("str")
+        series[name] = values.astype(dtype)
     return pd.DataFrame(series)
 
 

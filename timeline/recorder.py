@@ -1,0 +1,288 @@
+"""The seam through which everything is recorded: one span, written to the timeline and pushed as an NVTX range.
+
+Everything that instruments calls the functions of this module and nothing else.  While neither the timeline nor NVTX is
+on, each of them costs one branch.  While the timeline is on, a span costs two clock readings and one append to a queue;
+formatting and writing happen on the writer's thread (`shard_writer.py`).
+
+There is one recorder a process, because there is one rank a process.  Knows nothing of torch.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from .nvtx_ranges import NvtxRanges, open_nvtx
+from .shard_writer import ShardWriter
+from .vocabulary import LANE_TIDS, Category, LaneKind
+
+now_ns: Final = time.monotonic_ns
+"""The clock of all recorded times: CLOCK_MONOTONIC, which all processes of a host share."""
+
+Args = dict[str, Any]
+
+
+class OpenSpan:
+    """A span that has begun and not ended.
+
+    `claim` holds one token.  Whoever takes it decides how the span is written: its own thread at the end (one complete
+    event), or the writer at a flush before that (a begin event now, an end event later).  `list.pop` is atomic, so
+    exactly one of them gets it.
+    """
+
+    __slots__ = ("args", "category", "claim", "name", "nvtx", "start_ns", "tid", "writer")
+
+    def __init__(
+        self, name: str, category: str, tid: int, args: Args | None, writer: ShardWriter | None
+    ) -> None:
+        self.name = name
+        self.category = category
+        self.tid = tid
+        self.args = args
+        self.writer = writer
+        self.nvtx: NvtxRanges | None = None
+        self.claim = [None]
+        self.start_ns = now_ns()
+
+
+class _State:
+    """What is on, in this process."""
+
+    def __init__(self) -> None:
+        self.writer: ShardWriter | None = None
+        self.nvtx: NvtxRanges | None = None
+        self.training_thread = 0
+        self.on = False
+        self.compute_depth = 0
+        self.drains: list[Callable[[], None]] = []
+
+    def refresh(self) -> None:
+        self.on = self.writer is not None or self.nvtx is not None
+
+
+_state = _State()
+
+
+def is_on() -> bool:
+    """Whether anything is being recorded."""
+    return _state.on
+
+
+def is_timeline_on() -> bool:
+    """Whether a timeline is being written."""
+    return _state.writer is not None
+
+
+def timeline() -> ShardWriter | None:
+    """The writer of this rank's shard, for events that are no spans of a thread; None while the timeline is off."""
+    return _state.writer
+
+
+def start_nvtx() -> None:
+    """Attach to the tool that listens, if there is one."""
+    if _state.nvtx is None:
+        _state.nvtx = open_nvtx()
+        _state.refresh()
+
+
+def stop_nvtx() -> None:
+    """Forget the tool; ranges that are open stay with it."""
+    _state.nvtx = None
+    _state.refresh()
+
+
+def start_timeline(writer: ShardWriter) -> None:
+    """Record into `writer` from now on.  The calling thread is taken for the training thread.
+
+    A timeline that is being written is closed first.
+    """
+    stop_timeline()
+    _state.training_thread = threading.get_ident()
+    _state.compute_depth = 0
+    for callback in _state.drains:
+        writer.add_drain(callback)
+    writer.start()
+    _state.writer = writer
+    _state.refresh()
+
+
+def stop_timeline() -> None:
+    """Write what is queued, close the shard, and stop recording.  Nothing to do while the timeline is off."""
+    writer, _state.writer = _state.writer, None
+    _state.refresh()
+    if writer is not None:
+        writer.close()
+
+
+def add_drain(callback: Callable[[], None]) -> None:
+    """Have `callback` called on the writer's thread before every flush, and once before the shard closes.
+
+    For sources outside this process, such as data loader workers, whose events have to be fetched.
+    """
+    if callback not in _state.drains:
+        _state.drains.append(callback)
+    if _state.writer is not None:
+        _state.writer.add_drain(callback)
+
+
+def remove_drain(callback: Callable[[], None]) -> None:
+    """Stop calling `callback`.  Nothing to do if it is not registered."""
+    if callback in _state.drains:
+        _state.drains.remove(callback)
+    if _state.writer is not None:
+        _state.writer.remove_drain(callback)
+
+
+def begin(
+    category: Category,
+    name: str,
+    lane: LaneKind = LaneKind.COMPUTE,
+    args: Args | None = None,
+    payload: int = 0,
+) -> OpenSpan | None:
+    """Open a span on `lane`; hand what this returns to `end`.
+
+    Spans of the training thread's lanes are written only from the training thread, since events of several threads on
+    one lane would not nest.  NVTX keeps threads apart by itself and gets them all.
+
+    Args:
+        payload: the number that the NVTX range carries (bytes, step, worker).
+    """
+    if not _state.on:
+        return None
+    writer = _state.writer
+    if lane is not LaneKind.COMMUNICATION:
+        if threading.get_ident() != _state.training_thread:
+            writer = None
+        elif lane is LaneKind.COMPUTE:
+            _state.compute_depth += 1
+    opened = OpenSpan(name, category, LANE_TIDS[lane], args, writer)
+    if writer is not None:
+        writer.open_spans[id(opened)] = opened
+    nvtx = _state.nvtx
+    if nvtx is not None:
+        opened.nvtx = nvtx
+        nvtx.push(category, name, payload)
+    return opened
+
+
+def end(opened: OpenSpan | None, args: Args | None = None) -> None:
+    """Close a span.  `args` are added to those given at the beginning."""
+    if opened is None:
+        return
+    end_ns = now_ns()
+    if opened.nvtx is not None:
+        opened.nvtx.pop()
+    writer = opened.writer
+    if writer is None:
+        return
+    if opened.tid == LANE_TIDS[LaneKind.COMPUTE] and _state.compute_depth:
+        _state.compute_depth -= 1
+    writer.open_spans.pop(id(opened), None)
+    if args:
+        opened.args = {**opened.args, **args} if opened.args else args
+    try:
+        opened.claim.pop()
+    except IndexError:
+        writer.end_promoted(opened, end_ns, args)
+    else:
+        writer.span(
+            opened.name, opened.category, opened.tid, opened.start_ns, end_ns, opened.args
+        )
+
+
+@contextmanager
+def _recorded_span(
+    category: Category, name: str, lane: LaneKind, args: Args | None
+) -> Iterator[None]:
+    opened = begin(category, name, lane, args)
+    try:
+        yield
+    except BaseException as error:
+        end(opened, {"error": type(error).__name__})
+        raise
+    else:
+        end(opened)
+
+
+class _NoSpan:
+    """The context that does nothing, shared by all spans while recording is off."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+_NO_SPAN: Final = _NoSpan()
+
+
+def span(category: Category, name: str, lane: LaneKind = LaneKind.COMPUTE, **args: Any) -> Any:
+    """A context manager that records its block as a span.  It closes, with `error`, even when the block raises."""
+    if not _state.on:
+        return _NO_SPAN
+    return _recorded_span(category, name, lane, args or None)
+
+
+def complete(
+    lane: LaneKind,
+    category: Category | str,
+    name: str,
+    start_ns: int,
+    end_ns: int,
+    args: Args | None = None,
+    worker: int | None = None,
+) -> None:
+    """Record a span after the fact, in the timeline only.
+
+    Args:
+        worker: number of a data loader worker, for its own lane.
+    """
+    writer = _state.writer
+    if writer is not None:
+        tid = LANE_TIDS[lane] if worker is None or worker < 0 else writer.worker_lane(worker)
+        writer.span(name, category, tid, start_ns, end_ns, args)
+
+
+def counter(name: str, value: float, at_ns: int | None = None) -> None:
+    """Record the value of a counter."""
+    writer = _state.writer
+    if writer is not None:
+        writer.counter(name, now_ns() if at_ns is None else at_ns, value)
+
+
+def in_compute_span() -> bool:
+    """Whether the training thread is inside a span of the compute lane, to which a flow can be tied."""
+    return _state.compute_depth > 0
+
+
+def _forget_in_child() -> None:
+    """A forked child has no writer thread: what it queued would pile up and never be written."""
+    _state.writer = None
+    _state.refresh()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+__all__ = [
+    "OpenSpan",
+    "add_drain",
+    "begin",
+    "complete",
+    "counter",
+    "end",
+    "in_compute_span",
+    "is_on",
+    "is_timeline_on",
+    "now_ns",
+    "remove_drain",
+    "span",
+    "start_nvtx",
+    "start_timeline",
+    "stop_nvtx",
+    "stop_timeline",
+    "timeline",
+]

@@ -1,0 +1,299 @@
+"""Turns records into lines of a shard (docs/timeline-format.md).
+
+Text is made on the writer's thread only, from templates that are rendered once a name, because formatting is by far the
+largest cost of recording.  Knows nothing of files and threads.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from .vocabulary import LANE_TIDS, NEGOTIATE_PREFIX, QUEUE, WORKER_TID, LaneKind
+
+FORMAT_VERSION: Final = "tlkit.timeline/1"
+
+#: Rendered templates are kept for this many names; unnamed operations get a new name each time and must not pile up.
+MAX_TEMPLATES: Final = 8192
+
+_COMMUNICATION: Final = LANE_TIDS[LaneKind.COMMUNICATION]
+_COMPUTE: Final = LANE_TIDS[LaneKind.COMPUTE]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardClock:
+    """How the clock of a rank relates to the run (all in ns)."""
+
+    origin_ns: int
+    """This rank's monotonic clock at `ts` 0."""
+    origin_unix_ns: int
+    offset_ns: int = 0
+    """What to add to this rank's monotonic clock to get rank 0's."""
+    uncertainty_ns: int = 0
+    method: str = "same-host"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardHeader:
+    """Who writes a shard."""
+
+    run_id: str
+    rank: int
+    size: int
+    local_rank: int
+    host: str
+    boot_id: str
+    process_id: int
+    device: str
+    clock: ShardClock
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+class TensorLife:
+    """One tensor from submission to result.  Mutable, since it is filled in as the tensor moves on."""
+
+    __slots__ = ("claim", "dtype", "flow", "kind", "name", "nbytes", "number", "shape", "submitted_ns")
+
+    def __init__(  # noqa: PLR0913  a record has as many parts as it has
+        self,
+        *,
+        number: int,
+        name: str,
+        kind: str,
+        nbytes: int,
+        dtype: str,
+        shape: Sequence[int],
+        submitted_ns: int,
+        flow: bool,
+    ) -> None:
+        self.number = number
+        """Unique in this rank's run; makes the id of the async events and of the flow."""
+        self.name = name
+        self.kind = kind
+        self.nbytes = nbytes
+        self.dtype = dtype
+        self.shape = shape
+        self.submitted_ns = submitted_ns
+        self.flow = flow
+        """Whether the submission happened inside a span of the compute lane."""
+        self.claim = [None]
+        """One token: who takes it writes the first half of the life (see `recorder.OpenSpan`)."""
+
+
+def quote(text: str) -> str:
+    """`text` as a JSON string, whatever it holds."""
+    return json.dumps(text)
+
+
+def _encode_args(args: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(args).decode()
+    except (msgspec.MsgspecError, TypeError, UnicodeError, OverflowError):
+        return json.dumps(args, default=str)
+
+
+class ShardFormat:
+    """Lines for one shard.  Every method returns whole lines, each ending in ",\\n"."""
+
+    def __init__(self, header: ShardHeader) -> None:
+        self._header = header
+        self._pid = header.rank
+        self._origin_ns = header.clock.origin_ns
+        self._span_templates: dict[tuple[str, str, int], str] = {}
+        self._life_templates: dict[tuple[str, int], tuple[str, str]] = {}
+
+    def _ts(self, at_ns: int) -> float:
+        return (at_ns - self._origin_ns) / 1e3
+
+    def metadata(self, name: str, args: dict[str, Any], tid: int = 0, at_ns: int | None = None) -> str:
+        """A metadata event."""
+        ts = 0.0 if at_ns is None else self._ts(at_ns)
+        return (
+            f'{{"name":{quote(name)},"ph":"M","pid":{self._pid},"tid":{tid},"ts":{ts:.3f},'
+            f'"args":{_encode_args(args)}}},\n'
+        )
+
+    def head(self) -> list[str]:
+        """The lines that open a shard, after the bracket."""
+        header = self._header
+        described = {
+            "format": FORMAT_VERSION,
+            **{
+                name: getattr(header, name)
+                for name in (
+                    "run_id",
+                    "rank",
+                    "size",
+                    "local_rank",
+                    "host",
+                    "boot_id",
+                    "process_id",
+                    "device",
+                )
+            },
+            "clock": {"source": "CLOCK_MONOTONIC", **msgspec.to_builtins(header.clock)},
+            "versions": header.versions,
+        }
+        lines = [
+            self.metadata("tlkit_shard", described),
+            self.metadata("process_name", {"name": f"rank {header.rank} ({header.host})"}),
+            self.metadata("process_sort_index", {"sort_index": header.rank}),
+        ]
+        for lane, tid in LANE_TIDS.items():
+            lines += self.lane(tid, str(lane))
+        return lines
+
+    def lane(self, tid: int, name: str) -> list[str]:
+        """The lines that name a lane."""
+        return [
+            self.metadata("thread_name", {"name": name}, tid),
+            self.metadata("thread_sort_index", {"sort_index": tid}, tid),
+        ]
+
+    def worker_lane(self, worker: int) -> str:
+        """The lines that name the lane of a data loader worker."""
+        return "".join(self.lane(WORKER_TID + worker, f"data worker {worker}"))
+
+    def span(
+        self,
+        name: str,
+        category: str,
+        tid: int,
+        start_ns: int,
+        end_ns: int,
+        args: dict[str, Any] | None,
+    ) -> str:
+        """A complete event."""
+        key = (name, category, tid)
+        template = self._span_templates.get(key)
+        if template is None:
+            if len(self._span_templates) >= MAX_TEMPLATES:
+                self._span_templates.clear()
+            template = self._span_templates[key] = (
+                f'{{"name":{quote(name)},"cat":"{category}","ph":"X","pid":{self._pid},"tid":{tid},"ts":'
+            )
+        tail = f',"args":{_encode_args(args)}}},\n' if args else "},\n"
+        return f"{template}{self._ts(start_ns):.3f},\"dur\":{(end_ns - start_ns) / 1e3:.3f}{tail}"
+
+    def _edge(
+        self, phase: str, name: str, category: str, tid: int, at_ns: int, args: dict[str, Any] | None
+    ) -> str:
+        tail = f',"args":{_encode_args(args)}}},\n' if args else "},\n"
+        return (
+            f'{{"name":{quote(name)},"cat":"{category}","ph":"{phase}","pid":{self._pid},"tid":{tid},'
+            f'"ts":{self._ts(at_ns):.3f}{tail}'
+        )
+
+    def begin(self, name: str, category: str, tid: int, at_ns: int, args: dict[str, Any] | None) -> str:
+        """The begin event of a span that is still open."""
+        return self._edge("B", name, category, tid, at_ns, args)
+
+    def end(self, name: str, category: str, tid: int, at_ns: int, args: dict[str, Any] | None) -> str:
+        """The end event of a span that was begun with `begin`."""
+        return self._edge("E", name, category, tid, at_ns, args)
+
+    def counter(self, name: str, at_ns: int, value: float) -> str:
+        """A counter event; nothing for a value that JSON cannot hold."""
+        if not math.isfinite(value):
+            return ""
+        return (
+            f'{{"name":{quote(name)},"ph":"C","pid":{self._pid},"tid":0,"ts":{self._ts(at_ns):.3f},'
+            f'"args":{{"value":{value!r}}}}},\n'
+        )
+
+    def instant(self, name: str, at_ns: int) -> str:
+        """An instant event of this rank, on the communication lane."""
+        return (
+            f'{{"name":{quote(name)},"ph":"i","s":"p","pid":{self._pid},"tid":{_COMMUNICATION},'
+            f'"ts":{self._ts(at_ns):.3f}}},\n'
+        )
+
+    def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> str:
+        """A later measurement of this rank's clock offset."""
+        return self.metadata(
+            "tlkit_clock", {"offset_ns": offset_ns, "uncertainty_ns": uncertainty_ns}, at_ns=at_ns
+        )
+
+    def _life_template(self, life: TensorLife, process_set: int) -> tuple[str, str]:
+        """Begin and rest of a tensor's life, with `%` slots for the id and the times."""
+        key = (life.name, process_set)
+        templates = self._life_templates.get(key)
+        if templates is not None:
+            return templates
+        if len(self._life_templates) >= MAX_TEMPLATES:
+            self._life_templates.clear()
+        tensor = quote(life.name).replace("%", "%%")
+        kind = life.kind.upper()
+        negotiate = f'"{NEGOTIATE_PREFIX}{kind}"'
+
+        def edge(name: str, phase: str, args: str = "") -> str:
+            return (
+                f'{{"name":{name},"cat":"tensor","ph":"{phase}","id":"{self._pid}.%s","pid":{self._pid},'
+                f'"tid":{_COMMUNICATION},"ts":%s{args}}},\n'
+            )
+
+        shape = quote(str(list(life.shape)))
+        described = (
+            f',"args":{{"bytes":{life.nbytes},"dtype":"{life.dtype}","shape":{shape},"process_set":{process_set}}}'
+        )
+        begun = edge(tensor, "b", described) + edge(negotiate, "b")
+        rest = (
+            edge(negotiate, "e")
+            + edge(f'"{QUEUE}"', "b")
+            + edge(f'"{QUEUE}"', "e")
+            + edge(f'"{kind}"', "b")
+            + edge(f'"{kind}"', "e", ',"args":{"seq":%s}')
+            + edge(tensor, "e")
+        )
+        templates = self._life_templates[key] = (begun, rest)
+        return templates
+
+    def life_begin(self, life: TensorLife, process_set: int) -> str:
+        """The lines of a tensor that is still waiting for other ranks."""
+        number, submitted = str(life.number), f"{self._ts(life.submitted_ns):.3f}"
+        return self._life_template(life, process_set)[0] % (number, submitted, number, submitted)
+
+    def lives(
+        self,
+        lives: Sequence[TensorLife],
+        process_set: int,
+        seq: int,
+        times_ns: tuple[int, int, int],
+    ) -> str:
+        """The lines of all tensors of one executed collective.
+
+        Args:
+            times_ns: when the ranks were known to be ready, when work on it began, and when it ended.
+        """
+        # Numbers become text once for all tensors: rendering them is most of the cost.
+        negotiated, start, end = (f"{self._ts(at_ns):.3f}" for at_ns in times_ns)
+        seq_text = str(seq)
+        flow_head = f'"cat":"flow","id":"{self._pid}.%s","pid":{self._pid}'
+        flow_lines = (
+            f'{{"name":"tensor","ph":"s",{flow_head},"tid":{_COMPUTE},"ts":%s}},\n'
+            f'{{"name":"tensor","ph":"f","bp":"e",{flow_head},"tid":{_COMMUNICATION},"ts":{start}}},\n'
+        )
+        lines = []
+        for life in lives:
+            number = str(life.number)
+            begun, rest = self._life_template(life, process_set)
+            submitted = f"{self._ts(life.submitted_ns):.3f}"
+            try:
+                life.claim.pop()
+            except IndexError:  # an earlier flush wrote the first half
+                pass
+            else:
+                lines.append(begun % (number, submitted, number, submitted))
+            lines.append(
+                rest
+                % (
+                    (number, negotiated, number, negotiated, number, start)
+                    + (number, start, number, end, seq_text, number, end)
+                )
+            )
+            if life.flow:
+                lines.append(flow_lines % (number, submitted, number))
+        return "".join(lines)

@@ -1,0 +1,240 @@
+"""Writes one rank's shard: a queue that the training fills and a thread that empties it into the file.
+
+The thread sleeps between flushes, so an idle job costs nothing.  Nothing here may stop a training: a file that cannot
+be written is reported once and recording goes off.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import TraceError
+from .shard_format import ShardFormat, ShardHeader, TensorLife
+from .vocabulary import WORKER_TID
+
+if TYPE_CHECKING:
+    from .recorder import OpenSpan
+
+FLUSH_INTERVAL_S: Final = 0.25
+
+#: Records that may wait for the disk; more are dropped and counted, so that a stalled disk cannot eat the memory.
+MAX_QUEUED: Final = 2_000_000
+
+_log = logging.getLogger("tlkit.timeline")
+
+
+def shard_path(base: str | Path, rank: int) -> Path:
+    """Where rank `rank` writes when the user asked for `base`: rank 0 there, the others beside it.
+
+    >>> shard_path("run/t.json", 2).name
+    't.rank2.json'
+    """
+    path = Path(base)
+    return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
+class ShardWriter:
+    """One shard that is being written.
+
+    All methods but `start` and `close` only append to a queue and may be called from any thread.
+    """
+
+    def __init__(
+        self, path: str | Path, header: ShardHeader, flush_interval_s: float = FLUSH_INTERVAL_S
+    ) -> None:
+        """Prepare to write to `path`; the file is made by `start`."""
+        self.path = Path(path)
+        self.header = header
+        self.open_spans: dict[int, OpenSpan] = {}
+        """Spans that have begun, by identity; kept by the recorder, read at a flush."""
+        self.pending_lives: Callable[[], list[tuple[TensorLife, int]]] = list
+        """Tensors that wait for other ranks, with their process set; asked at a flush."""
+        self._format = ShardFormat(header)
+        self._span, self._lives = self._format.span, self._format.lives
+        self._queue: deque[tuple[Callable[..., str], tuple[Any, ...]]] = deque()
+        self._append = self._queue.append
+        self._flush_interval_s = flush_interval_s
+        self._drains: list[Callable[[], None]] = []
+        self._workers: set[int] = set()
+        self._wake = threading.Event()
+        self._closing = False
+        self._fd = -1
+        self._events = 0
+        self._lost = 0
+        self._thread = threading.Thread(target=self._run, name="tlkit-timeline", daemon=True)
+
+    def start(self) -> None:
+        """Make the file and begin to write.
+
+        Raises:
+            TraceError: the file cannot be opened.
+        """
+        try:
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise TraceError(
+                f"cannot write the timeline {self.path}: {error.strerror}; "
+                "set HOROVOD_TIMELINE to a file in a folder that exists and is writable"
+            ) from error
+        head = self._format.head()
+        self._events = len(head)
+        self._write("[\n" + "".join(head))
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is queued and finish the array."""
+        if self._closing:
+            return
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+
+    @property
+    def lost(self) -> int:
+        """Records that could not be kept."""
+        return self._lost
+
+    def add_drain(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the writer's thread before every flush."""
+        if callback not in self._drains:
+            self._drains.append(callback)
+
+    def remove_drain(self, callback: Callable[[], None]) -> None:
+        """Stop calling `callback`."""
+        if callback in self._drains:
+            self._drains.remove(callback)
+
+    # What follows is called while the training runs: one append each.
+
+    def span(  # noqa: PLR0913, PLR0917  positional on purpose: this is the hot path
+        self,
+        name: str,
+        category: str,
+        tid: int,
+        start_ns: int,
+        end_ns: int,
+        args: dict[str, Any] | None,
+    ) -> None:
+        """Queue a complete span."""
+        self._append((self._span, (name, category, tid, start_ns, end_ns, args)))
+
+    def end_promoted(self, opened: "OpenSpan", end_ns: int, args: dict[str, Any] | None) -> None:
+        """Queue the end of a span whose begin was written at a flush."""
+        self._append((self._format.end, (opened.name, opened.category, opened.tid, end_ns, args)))
+
+    def lives(
+        self,
+        lives: list[TensorLife],
+        process_set: int,
+        seq: int,
+        times_ns: tuple[int, int, int],
+    ) -> None:
+        """Queue the lives of all tensors of an executed collective (see `ShardFormat.lives`)."""
+        self._append((self._lives, (lives, process_set, seq, times_ns)))
+
+    def counter(self, name: str, at_ns: int, value: float) -> None:
+        """Queue a counter's value."""
+        self._append((self._format.counter, (name, at_ns, value)))
+
+    def instant(self, name: str, at_ns: int) -> None:
+        """Queue an instant of this rank."""
+        self._append((self._format.instant, (name, at_ns)))
+
+    def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> None:
+        """Queue a measurement of the clock offset to rank 0."""
+        self._append((self._format.clock, (at_ns, offset_ns, uncertainty_ns)))
+
+    def worker_lane(self, worker: int) -> int:
+        """The lane of a data loader worker, named in the file when first asked for."""
+        if worker not in self._workers:
+            self._workers.add(worker)
+            self._append((self._format.worker_lane, (worker,)))
+        return WORKER_TID + worker
+
+    # The writer's thread.
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._flush_interval_s)
+            closing = self._closing
+            self._drain_sources()
+            self._flush(final=closing)
+            if closing:
+                return
+
+    def _drain_sources(self) -> None:
+        for callback in tuple(self._drains):
+            try:
+                callback()
+            except Exception:  # somebody else's code must not end the recording
+                _log.exception("a source of timeline events failed and is left out from now on")
+                self.remove_drain(callback)
+
+    def _flush(self, *, final: bool) -> None:
+        queue = self._queue
+        waiting = len(queue)
+        excess = waiting - MAX_QUEUED if self._fd >= 0 else waiting
+        for _ in range(excess):
+            queue.popleft()
+            self._lost += 1
+        lines: list[str] = []
+        for _ in range(waiting - max(excess, 0)):
+            make, values = queue.popleft()
+            try:
+                lines.append(make(*values))
+            except Exception:  # a record that cannot be written must not end the recording
+                self._lost += 1
+                _log.debug("dropped a timeline record", exc_info=True)
+        lines += self._promoted()
+        text = "".join(lines)
+        self._events += text.count("\n")
+        if final:
+            args = {"events": self._events + 1, "lost": self._lost}
+            text += self._format.metadata("tlkit_end", args)[:-2] + "\n]\n"
+        if text:
+            self._write(text)
+        if final and self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _promoted(self) -> list[str]:
+        """Begin events of what has been open for a while, so that a hang is in the file of a process that gets killed."""
+        lines = []
+        before_ns = time.monotonic_ns() - round(self._flush_interval_s * 1e9)
+        for opened in list(self.open_spans.values()):
+            if opened.claim and opened.start_ns < before_ns:
+                try:
+                    opened.claim.pop()
+                except IndexError:
+                    continue
+                args = (opened.name, opened.category, opened.tid, opened.start_ns, opened.args)
+                lines.append(self._format.begin(*args))
+        for life, process_set in self.pending_lives():
+            if life.claim and life.submitted_ns < before_ns:
+                try:
+                    life.claim.pop()
+                except IndexError:
+                    continue
+                lines.append(self._format.life_begin(life, process_set))
+        return lines
+
+    def _write(self, text: str) -> None:
+        if self._fd < 0:
+            return
+        data = memoryview(text.encode())
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            _log.warning(
+                "the timeline %s ends here: %s; training goes on without it",
+                self.path,
+                error.strerror,
+            )
+            os.close(self._fd)
+            self._fd = -1
