@@ -94,6 +94,10 @@ class ShardWriter:
         self._wake.set()
         self._thread.join()
 
+    def ts(self, at_ns: int) -> float:
+        """A reading of this rank's clock as a time in the file, in microseconds."""
+        return round((at_ns - self.header.clock.origin_ns) / 1e3, 3)
+
     @property
     def lost(self) -> int:
         """Records that could not be kept."""

@@ -1,0 +1,85 @@
+"""The HOROVOD_* settings of the runtime, read once at `init`.
+
+A value that makes no sense is a warning and the default, never a silent zero.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_log = logging.getLogger("tlkit.runtime")
+
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"", "0", "false", "no", "off"}
+
+
+def _flag(environment: Mapping[str, str], name: str) -> bool:
+    text = environment.get(name, "").strip().lower()
+    if text in _TRUE:
+        return True
+    if text not in _FALSE:
+        try:
+            return float(text) > 0
+        except ValueError:
+            _log.warning("%s=%s is neither on nor off: taken as off", name, text)
+    return False
+
+
+def _number(environment: Mapping[str, str], name: str, default: float, lowest: float = 0.0) -> float:
+    text = environment.get(name)
+    if text is None or not text.strip():
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        _log.warning("%s=%s is not a number: using %s", name, text, default)
+        return default
+    if not value >= lowest:
+        _log.warning("%s=%s is below %s: using %s", name, text, lowest, default)
+        return default
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """What the environment asks of the runtime.  Times in the unit of their name."""
+
+    timeline: str | None = None
+    """Path, `DYNAMIC`, or None when HOROVOD_TIMELINE is unset."""
+    mark_cycles: bool = False
+    fusion_threshold_nbytes: int = 128 * 1024 * 1024
+    cycle_time_s: float = 0.001
+    cache_capacity: int = 1024
+    cpu_operations: str = ""
+    gloo_timeout_s: float = 30.0
+    gloo_interface: str = ""
+    start_timeout_s: float = 30.0
+    stall_check: bool = True
+    stall_warning_s: float = 60.0
+    stall_shutdown_s: float = 0.0
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str] = os.environ) -> "Config":
+        """Read all settings."""
+        return Config(
+            timeline=environment.get("HOROVOD_TIMELINE"),
+            mark_cycles=_flag(environment, "HOROVOD_TIMELINE_MARK_CYCLES"),
+            fusion_threshold_nbytes=int(
+                _number(environment, "HOROVOD_FUSION_THRESHOLD", 128 * 1024 * 1024)
+            ),
+            cycle_time_s=_number(environment, "HOROVOD_CYCLE_TIME", 1.0) / 1e3,
+            cache_capacity=int(_number(environment, "HOROVOD_CACHE_CAPACITY", 1024)),
+            cpu_operations=environment.get("HOROVOD_CPU_OPERATIONS", "").strip().lower(),
+            gloo_timeout_s=_number(environment, "HOROVOD_GLOO_TIMEOUT_SECONDS", 30.0),
+            gloo_interface=environment.get("HOROVOD_GLOO_IFACE", "").strip(),
+            start_timeout_s=_number(environment, "HOROVOD_START_TIMEOUT", 30.0),
+            stall_check=not _flag(environment, "HOROVOD_STALL_CHECK_DISABLE"),
+            stall_warning_s=_number(environment, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60.0),
+            stall_shutdown_s=_number(environment, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0),
+        )
+
+    @property
+    def timeline_path(self) -> str | None:
+        """The file to write from the start; None for no timeline, or one that the script starts."""
+        return self.timeline if self.timeline and self.timeline != "DYNAMIC" else None

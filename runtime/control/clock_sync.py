@@ -1,0 +1,60 @@
+"""How far this rank's clock is from the coordinator's: the exchange with the least round trip tells."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from ...timeline.errors import RuntimeFailure
+from .channel import Channel
+from .messages import ClockPing, ClockPong
+
+EXCHANGES: Final = 20
+
+#: On one host the clock is the same by construction; more than this apart means that it is not (a time namespace).
+_SAME_CLOCK_TOLERANCE_NS: Final = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClockOffset:
+    """`offset_ns` added to this rank's monotonic clock gives rank 0's, within `uncertainty_ns`."""
+
+    offset_ns: int
+    uncertainty_ns: int
+    method: str
+
+
+def offset_of(pong: ClockPong, received_ns: int) -> ClockOffset:
+    """The offset that one exchange shows: half of the round trip is the most it can be wrong by."""
+    round_trip_ns = received_ns - pong.sent_ns
+    middle_ns = pong.sent_ns + round_trip_ns // 2
+    return ClockOffset(
+        offset_ns=pong.coordinator_ns - middle_ns,
+        uncertainty_ns=round_trip_ns - round_trip_ns // 2,
+        method="min-rtt",
+    )
+
+
+def measure(channel: Channel, *, same_host: bool, timeout_s: float) -> ClockOffset:
+    """Exchange the time with the coordinator and keep the best answer.
+
+    Raises:
+        RuntimeFailure: the coordinator does not answer.
+    """
+    best: ClockOffset | None = None
+    for _ in range(EXCHANGES):
+        try:
+            channel.send(ClockPing(time.monotonic_ns()))
+            pong = channel.receive_one(timeout_s)
+        except (OSError, ValueError) as error:
+            raise RuntimeFailure(
+                f"rank 0 left while the clocks were compared ({error}): look at its output for an earlier error"
+            ) from error
+        if not isinstance(pong, ClockPong):
+            raise RuntimeFailure(f"rank 0 gave up during start: {pong}")
+        measured = offset_of(pong, time.monotonic_ns())
+        if best is None or measured.uncertainty_ns < best.uncertainty_ns:
+            best = measured
+    assert best is not None  # EXCHANGES is positive
+    if same_host and abs(best.offset_ns) <= best.uncertainty_ns + _SAME_CLOCK_TOLERANCE_NS:
+        return ClockOffset(offset_ns=0, uncertainty_ns=0, method="same-host")
+    return best

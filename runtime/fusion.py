@@ -1,0 +1,104 @@
+"""Which tensors travel together: the fusion decision, and the buffers that carry it out.
+
+The decision (`fuse`) is a pure function of what is ready, taken by the coordinator for all ranks, so that all of them
+build the same buffers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from ..timeline.vocabulary import DTYPE_NBYTES
+from .control.messages import Request
+
+#: Kinds whose tensors may share a buffer.
+FUSIBLE_KINDS: Final = {"allreduce", "allgather"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Negotiated:
+    """A tensor that all ranks of its process set have asked for."""
+
+    id: int
+    request: Request
+    """As the first rank asked; the ranks agree in all that matters for fusion."""
+    arrivals_ns: tuple[int, ...]
+    """When each rank of the process set asked, on the coordinator's clock."""
+    error: str = ""
+    first_dimensions: tuple[int, ...] = ()
+    """For allgather: length of each rank's first dimension."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it occupies in a fusion buffer: its own size, and for allgather the gathered one."""
+        request = self.request
+        elements = 1
+        for length in request.shape[1:] if request.kind == "allgather" else request.shape:
+            elements *= length
+        if request.kind == "allgather":
+            elements *= sum(self.first_dimensions)
+        return elements * DTYPE_NBYTES[request.dtype]
+
+    @property
+    def fusion_key(self) -> tuple[object, ...] | None:
+        """Tensors with equal keys may share a buffer; None travels alone."""
+        request = self.request
+        if self.error or request.kind not in FUSIBLE_KINDS:
+            return None
+        key = (request.kind, request.process_set, request.device, request.dtype)
+        if request.kind == "allgather":
+            return key
+        return (*key, request.op, request.prescale, request.postscale)
+
+
+def fuse(ready: Sequence[Negotiated], threshold_nbytes: int) -> list[list[Negotiated]]:
+    """Cut `ready` into batches, each of which is executed as one collective.
+
+    Horovod's rule: the first tensor seeds a batch; the following ones join if they are compatible and fit.  One that
+    does not is set aside and keeps its place at the head of the rest, and the search looks past it as long as the bytes
+    taken and set aside stay within the threshold.  A tensor larger than the threshold travels alone; a threshold of 0
+    turns fusion off.
+
+    Args:
+        threshold_nbytes: most bytes in a batch of more than one tensor.
+    """
+    batches = []
+    waiting = list(ready)
+    while waiting:
+        seed, *others = waiting
+        key = seed.fusion_key
+        batch, aside = [seed], []
+        taken, passed = seed.nbytes, 0
+        position = 0
+        if key is not None:
+            for candidate in others:
+                if taken + passed > threshold_nbytes:
+                    break
+                position += 1
+                nbytes = candidate.nbytes
+                if candidate.fusion_key == key and taken + nbytes <= threshold_nbytes:
+                    batch.append(candidate)
+                    taken += nbytes
+                else:
+                    aside.append(candidate)
+                    passed += nbytes
+        batches.append(batch)
+        waiting = aside + others[position:]
+    return batches
+
+
+class FusionBuffers:
+    """One reusable flat buffer a dtype and device, grown to what is needed and never beyond the largest batch."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+    def take(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A flat view of `numel` elements.  The next call for the same dtype and device overwrites it."""
+        buffer = self._buffers.get((dtype, device))
+        if buffer is None or buffer.numel() < numel:
+            buffer = torch.empty(numel, dtype=dtype, device=device)
+            self._buffers[dtype, device] = buffer
+        return buffer[:numel]

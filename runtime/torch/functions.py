@@ -1,0 +1,152 @@
+"""Getting all ranks to the same state: parameters, optimizer state, objects."""
+
+import collections.abc
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ..process_sets import ProcessSet, global_process_set
+from .mpi_ops import allgather_async, broadcast_async_, synchronize, wait_for_all
+
+Named = tuple[str | None, torch.Tensor]
+
+
+def _named_tensors(params: Any) -> list[Named]:
+    if isinstance(params, Mapping):
+        pairs: list[Any] = sorted(params.items())
+    elif isinstance(params, collections.abc.Iterable):
+        pairs = [pair if isinstance(pair, tuple) else (None, pair) for pair in params]
+    else:
+        raise ValueError(f"invalid params of type: {type(params)}")
+    for name, value in pairs:
+        if value is not None and not isinstance(value, torch.Tensor):
+            raise ValueError(f"invalid params of type: {type(value)} for {name}: only tensors can be broadcast")
+    return [(name, value) for name, value in pairs if value is not None]
+
+
+def broadcast_parameters(
+    params: Mapping[str, torch.Tensor] | Iterable[torch.Tensor | Named],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Overwrite tensors on all ranks with those of `root_rank`.
+
+    Args:
+        params: a `state_dict()`, `named_parameters()`, or tensors in the same order on all ranks.
+
+    Raises:
+        ValueError: `params` is none of these.
+    """
+    started: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+    for name, tensor in _named_tensors(params):
+        contiguous = tensor.detach().contiguous()
+        started.append((broadcast_async_(contiguous, root_rank, name, process_set), contiguous, tensor))
+    wait_for_all([handle for handle, _, _ in started])
+    for handle, contiguous, tensor in started:
+        synchronize(handle)
+        if contiguous.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(contiguous)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """`root_rank`'s object, on all ranks.  The ranks of a job trust each other: it travels as a pickle."""
+    name = name or type(obj).__name__
+    is_root = global_process_set.rank() == root_rank
+    payload = torch.empty(0, dtype=torch.uint8)
+    if is_root:
+        payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    length = torch.tensor([payload.numel()], dtype=torch.int64)
+    synchronize(broadcast_async_(length, root_rank, f"{name}.sz", process_set))
+    if not is_root:
+        payload = torch.empty(int(length.item()), dtype=torch.uint8)
+    synchronize(broadcast_async_(payload, root_rank, f"{name}.t", process_set))
+    return obj if is_root else pickle.load(io.BytesIO(payload.numpy().tobytes()))  # noqa: S301  see the docstring
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Every rank's object, in rank order.  The ranks of a job trust each other: they travel as pickles."""
+    name = name or type(obj).__name__
+    payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    length = torch.tensor([payload.numel()], dtype=torch.int64)
+    sizes = synchronize(allgather_async(length, f"{name}.sz", process_set)).tolist()
+    gathered = synchronize(allgather_async(payload, f"{name}.t", process_set))
+    return [
+        pickle.loads(piece.numpy().tobytes())  # noqa: S301  see the docstring
+        for piece in gathered.split(sizes)
+    ]
+
+
+class _TensorSlot:
+    """Stands for a tensor in a broadcast structure: the structure goes as an object, the tensors as tensors."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device.type
+
+
+def _map_tensors(value: Any, replace: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return replace(value)
+    if isinstance(value, _TensorSlot):
+        return replace(value)
+    if isinstance(value, dict):
+        return {key: _map_tensors(item, replace) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map_tensors(item, replace) for item in value)
+    return value
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Overwrite hyper-parameters and state on all ranks with those of `root_rank`.
+
+    The other ranks' state may be empty: what is missing is made from the root's, so that no step has to be taken (and no
+    parameter touched) to create it.
+
+    Args:
+        model: taken for compatibility; not needed.
+
+    Raises:
+        ValueError: the optimizer is LBFGS, whose state has no fixed form.
+    """
+    del model
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    is_root = global_process_set.rank() == root_rank
+    state = optimizer.state_dict()
+    tensors: list[torch.Tensor] = []
+    if is_root:
+        structure = broadcast_object(_map_tensors(state, _TensorSlot), root_rank, "optimizer_state")
+        _map_tensors(state, tensors.append)
+        _broadcast_all([tensor.detach() for tensor in tensors], root_rank)
+        return
+    structure = broadcast_object(None, root_rank, "optimizer_state")
+    devices = {parameter.device for group in optimizer.param_groups for parameter in group["params"]}
+    accelerator = next((device for device in devices if device.type != "cpu"), None)
+
+    def allocate(slot: _TensorSlot) -> torch.Tensor:
+        device = accelerator if slot.device != "cpu" and accelerator is not None else "cpu"
+        tensor = torch.empty(slot.shape, dtype=slot.dtype, device=device)
+        tensors.append(tensor)
+        return tensor
+
+    filled = _map_tensors(structure, allocate)
+    _broadcast_all(tensors, root_rank)
+    optimizer.load_state_dict(filled)
+
+
+def _broadcast_all(tensors: list[torch.Tensor], root_rank: int) -> None:
+    broadcast_parameters(
+        [(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank
+    )
