@@ -1,0 +1,113 @@
+"""Starts real ranks, as processes of their own, and collects what they say."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankResult:
+    """How one rank ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def answer(self) -> object:
+        """What the script handed to `answer()`."""
+        for line in reversed(self.stdout.splitlines()):
+            if line.startswith("ANSWER "):
+                return json.loads(line.removeprefix("ANSWER "))
+        raise AssertionError(f"no answer:\n{self.stdout}\n{self.stderr}")
+
+
+_PREAMBLE = """
+import json, os, sys, time
+import torch
+import tlkit.runtime.torch as hvd
+torch.set_num_threads(1)
+
+def answer(value):
+    print("ANSWER " + json.dumps(value), flush=True)
+"""
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def environment_of(rank: int, size: int, port: int) -> dict[str, str]:
+    """What a launcher sets for one rank."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HOROVOD_", "OMPI_", "PMIX_", "TLKIT_"))
+    }
+    return inherited | {
+        "PYTHONPATH": str(REPOSITORY),
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def start_ranks(
+    size: int, script: str, environment: Mapping[str, str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """Start `size` ranks that run `script`, with `hvd`, `torch` and `answer` at hand."""
+    port = free_port()
+    code = _PREAMBLE + textwrap.dedent(script)
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=environment_of(rank, size, port) | dict(environment or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def finish_ranks(processes: list[subprocess.Popen[str]], timeout_s: float = 90) -> list[RankResult]:
+    """Wait for ranks; those that do not end are killed, and the test fails."""
+    results = []
+    try:
+        for process in processes:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+            results.append(RankResult(returncode=process.returncode, stdout=stdout, stderr=stderr))
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    return results
+
+
+def run_ranks(
+    size: int,
+    script: str,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 90,
+) -> list[RankResult]:
+    """Run `script` on `size` ranks; all must end with 0."""
+    results = finish_ranks(start_ranks(size, script, environment), timeout_s)
+    for rank, result in enumerate(results):
+        assert result.returncode == 0, f"rank {rank}:\n{result.stdout}\n{result.stderr}"
+    return results

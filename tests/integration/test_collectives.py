@@ -1,0 +1,216 @@
+"""Real ranks, real Gloo: what the collectives compute, and what happens when ranks disagree, leave or die."""
+
+import os
+import signal
+
+import pytest
+
+from .ranks import finish_ranks, run_ranks, start_ranks
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_collectives_compute_what_they_say(size: int) -> None:
+    """Every operation, on every rank, equals the same computation done in one process."""
+    results = run_ranks(
+        size,
+        """
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+        base = torch.arange(6, dtype=torch.float64).reshape(2, 3) + 1
+        mine = base * (rank + 1)
+        factor = sum(range(1, size + 1))
+        checks = {
+            "sum": torch.equal(hvd.allreduce(mine, op=hvd.Sum), base * factor),
+            "average": torch.allclose(hvd.allreduce(mine), base * factor / size, rtol=1e-15),
+            "min": torch.equal(hvd.allreduce(mine, op=hvd.Min), base),
+            "max": torch.equal(hvd.allreduce(mine, op=hvd.Max), base * size),
+            "scaled": torch.equal(
+                hvd.allreduce(mine, op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.5), base * factor
+            ),
+            "truncated": hvd.allreduce(torch.tensor([-3 if rank == 0 else 0])).tolist()
+            == [int(-3 / size)],
+            "empty": hvd.allreduce(torch.empty(0)).shape == (0,),
+            "scalar": hvd.allreduce(torch.tensor(2.0), op=hvd.Sum).item() == 2.0 * size,
+            "bfloat16": hvd.allreduce(torch.ones(3, dtype=torch.bfloat16), op=hvd.Sum).tolist() == [size] * 3,
+            "gather": torch.equal(
+                hvd.allgather(torch.full((rank, 2), rank)),
+                torch.cat([torch.full((r, 2), r) for r in range(size)]),
+            ),
+            "broadcast": hvd.broadcast(mine, size - 1).equal(base * size),
+            "object": hvd.broadcast_object({"from": rank}, size - 1) == {"from": size - 1},
+            "objects": hvd.allgather_object([rank] * rank) == [[r] * r for r in range(size)],
+        }
+        in_place = mine.clone()
+        checks["in place"] = hvd.allreduce_(in_place, op=hvd.Sum) is in_place and in_place.equal(base * factor)
+        many = [torch.full((n,), float(rank), dtype=torch.float32 if n % 2 else torch.int64) for n in range(9)]
+        total = sum(range(size))
+        checks["grouped"] = [t.tolist() for t in hvd.grouped_allreduce(many, op=hvd.Sum)] == [
+            [total] * n for n in range(9)
+        ]
+        handles = [hvd.allgather_async(torch.full((1 + rank, n), n), name=f"g{n}") for n in range(1, 5)]
+        gathered = [hvd.synchronize(h) for h in handles]
+        checks["fused gathers"] = all(
+            g.shape == (size + total, n) and bool((g == n).all()) for n, g in enumerate(gathered, 1)
+        )
+        leaf = torch.ones(3, requires_grad=True)
+        hvd.allreduce(leaf * (rank + 1), op=hvd.Sum).sum().backward()
+        checks["gradient"] = leaf.grad.tolist() == [(rank + 1) * size] * 3
+        hvd.barrier()
+        hvd.shutdown()
+        answer({name: bool(value) for name, value in checks.items()})
+        """,
+    )
+
+    for result in results:
+        assert isinstance(result.answer, dict)
+        assert [name for name, good in result.answer.items() if not good] == []
+
+
+def test_any_order_of_submission_works() -> None:
+    """Ranks submit the same names in different orders and all get all results."""
+    results = run_ranks(
+        3,
+        """
+        import random
+        hvd.init()
+        names = [f"t{i}" for i in range(60)]
+        for step in range(5):
+            random.Random(100 * step + hvd.rank()).shuffle(names)
+            handles = {n: hvd.allreduce_async(torch.full((3,), float(n[1:])), name=n, op=hvd.Sum) for n in names}
+            for name, handle in handles.items():
+                assert hvd.synchronize(handle).tolist() == [3 * float(name[1:])] * 3, name
+        answer(True)
+        """,
+    )
+
+    assert [result.answer for result in results] == [True] * 3
+
+
+def test_disagreement_raises_everywhere_and_the_job_goes_on() -> None:
+    """A mismatch is an error on all ranks that names tensor and ranks; the next operation works."""
+    results = run_ranks(
+        2,
+        """
+        hvd.init()
+        try:
+            hvd.allreduce(torch.ones(3 + hvd.rank()), name="uneven")
+        except hvd.HorovodInternalError as error:
+            message = str(error)
+        answer([message, hvd.allreduce(torch.ones(1), op=hvd.Sum).item()])
+        """,
+    )
+
+    for result in results:
+        assert isinstance(result.answer, list)
+        message, after = result.answer
+        assert message.startswith("Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [3]")
+        assert "allreduce.uneven: [3] on rank 0; [4] on rank 1" in message
+        assert after == 2.0
+
+
+def test_wrong_arguments_are_value_errors_before_anything_is_sent() -> None:
+    """Each message is the one that scripts know from Horovod."""
+    (result,) = run_ranks(
+        1,
+        """
+        def message_of(call):
+            try:
+                call()
+            except (ValueError, hvd.HorovodInternalError) as error:
+                return [type(error).__name__, str(error)]
+        before = [message_of(hvd.rank), message_of(lambda: hvd.allreduce(torch.ones(1)))]
+        hvd.init()
+        pending = hvd.allreduce_async(torch.ones(1), name="x")
+        hvd.synchronize(pending)
+        answer(before + [
+            message_of(lambda: hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)),
+            message_of(lambda: hvd.allreduce_async_(torch.ones(2, 3).t())),
+            message_of(lambda: hvd.allreduce(torch.ones(1, dtype=torch.bool))),
+            message_of(lambda: hvd.broadcast(torch.ones(1), 7)),
+            message_of(lambda: hvd.poll(99999)),
+            message_of(lambda: hvd.synchronize(pending)),
+            message_of(lambda: hvd.start_timeline("t.json")),
+        ])
+        """,
+    )
+
+    assert result.answer == [
+        ["ValueError", "Horovod has not been initialized; use hvd.init()."],
+        ["HorovodInternalError", "Horovod has not been initialized; use hvd.init()."],
+        ["ValueError", "The op parameter supersedes average. Please provide only one of them."],
+        ["ValueError", "Tensor is required to be contiguous."],
+        ["ValueError", "Tensor type torch.BoolTensor is not supported."],
+        ["ValueError", "broadcast received invalid root rank 7 for provided process set"],
+        ["ValueError", "Handle 99999 was not created or has been cleared."],
+        ["ValueError", "Handle 1 was not created or has been cleared."],
+        ["ValueError", "Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage."],
+    ]
+
+
+def test_a_killed_rank_fails_the_others_at_once() -> None:
+    """kill -9 of one rank: the others get an error that names it, and end."""
+    processes = start_ranks(
+        3,
+        """
+        hvd.init()
+        print("READY", flush=True)
+        for i in range(1_000_000):
+            hvd.allreduce(torch.ones(1000), name="x")
+        """,
+    )
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "READY\n"
+    os.kill(processes[1].pid, signal.SIGKILL)
+    results = finish_ranks(processes, timeout_s=60)
+
+    assert results[1].returncode == -signal.SIGKILL
+    for rank in (0, 2):
+        assert results[rank].returncode == 1
+        assert "HorovodInternalError" in results[rank].stderr
+
+
+def test_a_rank_that_finishes_early_ends_the_job_for_the_others() -> None:
+    """Who goes on asking gets an error that says so, not a hang."""
+    results = finish_ranks(
+        start_ranks(
+            2,
+            """
+            hvd.init()
+            hvd.allreduce(torch.ones(1))
+            if hvd.rank() == 0:
+                try:
+                    hvd.allreduce(torch.ones(1), name="alone")
+                except hvd.HorovodInternalError as error:
+                    answer(str(error))
+            """,
+        )
+    )
+
+    assert [result.returncode for result in results] == [0, 0]
+    assert isinstance(results[0].answer, str)
+    assert "Horovod has been shut down" in results[0].answer
+    assert "rank 1 has shut down" in results[0].answer
+
+
+def test_nothing_is_left_after_shutdown_and_init_works_again() -> None:
+    """Threads and file descriptors are gone; a second init is a fresh start."""
+    results = run_ranks(
+        2,
+        """
+        import threading
+        hvd.init(); hvd.allreduce(torch.ones(1)); hvd.shutdown()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            hvd.init()
+            assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2.0
+            hvd.shutdown()
+        answer([threading.active_count(), len(os.listdir("/proc/self/fd")) - before])
+        """,
+    )
+
+    for result in results:
+        assert isinstance(result.answer, list)
+        threads, descriptors = result.answer
+        assert threads == 1
+        assert descriptors <= 2

@@ -1,0 +1,165 @@
+"""Distributed training gives what training on the whole batch in one process gives."""
+
+import pytest
+
+from .ranks import run_ranks
+
+_TRAINING = """
+def model():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
+    ).double()
+
+def batches(steps):
+    torch.manual_seed(11)
+    return [(torch.randn(24, 6, dtype=torch.float64), torch.randn(24, 2, dtype=torch.float64)) for _ in range(steps)]
+
+def make(net, kind):
+    if kind == "sgd":
+        return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    return torch.optim.AdamW(net.parameters(), lr=0.01)
+
+def alone(kind, steps):
+    net = model(); optimizer = make(net, kind)
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+    return net
+
+def difference(net, other):
+    return max((p - q).abs().max().item() for p, q in zip(net.parameters(), other.parameters()))
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("options", ["", "groups=2", "gradient_predivide_factor=2.0"])
+def test_training_equals_one_process_on_the_whole_batch(size: int, options: str) -> None:
+    """After ten steps no parameter differs by more than 1e-12 in double precision."""
+    results = run_ranks(
+        size,
+        _TRAINING
+        + f"""
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+worst = 0.0
+for kind in ("sgd", "adamw"):
+    net = model()
+    if rank:
+        for p in net.parameters():
+            p.data.fill_(rank)
+    hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+    optimizer = make(net, kind)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters(), {options})
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    share = 24 // size
+    for x, y in batches(10):
+        optimizer.zero_grad()
+        mine = slice(rank * share, (rank + 1) * share)
+        torch.nn.functional.mse_loss(net(x[mine]), y[mine]).backward()
+        optimizer.step()
+    worst = max(worst, difference(net, alone(kind, 10)))
+answer(worst)
+""",
+    )
+
+    for result in results:
+        assert isinstance(result.answer, float)
+        assert result.answer <= 1e-12
+
+
+def test_accumulation_unused_parameters_closures_and_the_amp_recipe() -> None:
+    """The ways in which scripts use the optimizer beyond the plain loop."""
+    results = run_ranks(
+        2,
+        """
+        hvd.init()
+        rank = hvd.rank()
+        checks = {}
+
+        def fresh(**options):
+            torch.manual_seed(0)
+            net = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 1, bias=False), "b": torch.nn.Linear(2, 1, bias=False)})
+            net.double()
+            optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+            return net, hvd.DistributedOptimizer(optimizer, net.named_parameters(), **options)
+
+        x = torch.full((1, 2), float(rank + 1), dtype=torch.float64)
+
+        net, optimizer = fresh(backward_passes_per_step=2)
+        start = net["a"].weight.detach().clone()
+        for _ in range(2):
+            net["a"](x).sum().backward()
+        optimizer.step()
+        checks["passes are summed"] = torch.allclose(start - net["a"].weight, torch.full((1, 2), 3.0).double())
+
+        net, optimizer = fresh()
+        start = net["a"].weight.detach().clone()
+        (net["a"] if rank == 0 else net["b"])(x).sum().backward()
+        optimizer.step()
+        checks["unused count as zeros"] = torch.allclose(start - net["a"].weight, torch.full((1, 2), 0.5).double())
+
+        net, optimizer = fresh()
+        net["a"](x).sum().backward()
+        try:
+            optimizer.zero_grad(set_to_none=True)
+        except AssertionError as error:
+            checks["zero_grad refuses"] = "before optimizer.step()" in str(error)
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        checks["set_to_none"] = net["a"].weight.grad is None
+
+        net, optimizer = fresh()
+        start = net["a"].weight.detach().clone()
+        def closure():
+            optimizer.zero_grad()
+            loss = net["a"](x).sum()
+            loss.backward()
+            return loss
+        optimizer.step(closure)
+        checks["closure"] = torch.allclose(start - net["a"].weight, torch.full((1, 2), 1.5).double())
+        checks["class"] = type(optimizer).__name__ == "SGD" and isinstance(optimizer, torch.optim.SGD)
+
+        table = torch.nn.Embedding(5, 2, sparse=True).double()
+        torch.nn.init.zeros_(table.weight)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters())
+        table(torch.tensor([rank, 4])).sum().backward()
+        optimizer.step()
+        checks["sparse"] = table.weight.detach().tolist() == [[-0.5] * 2, [-0.5] * 2, [0] * 2, [0] * 2, [-1] * 2]
+
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        optimizer.zero_grad(); table(torch.tensor([0])).sum().backward(); optimizer.step(); scheduler.step()
+        checks["scheduler"] = abs(optimizer.param_groups[0]["lr"] - 0.1) < 1e-12
+        answer({name: bool(value) for name, value in checks.items()})
+        """,
+    )
+
+    for result in results:
+        assert isinstance(result.answer, dict)
+        assert [name for name, good in result.answer.items() if not good] == []
+
+
+def test_optimizer_state_travels_without_touching_parameters() -> None:
+    """A rank without state gets the root's, hyper-parameters included; parameters stay what they were."""
+    results = run_ranks(
+        2,
+        """
+        hvd.init()
+        weight = torch.nn.Parameter(torch.ones(3) * (hvd.rank() + 1))
+        optimizer = torch.optim.Adam([weight], lr=0.1 * (hvd.rank() + 1), weight_decay=0.5)
+        if hvd.rank() == 0:
+            weight.grad = torch.ones(3); optimizer.step()
+        before = weight.detach().clone()
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        state = optimizer.state[weight]
+        answer([torch.equal(before, weight), optimizer.param_groups[0]["lr"], float(state["step"]), state["exp_avg"].tolist()])
+        """,
+    )
+
+    assert results[0].answer == results[1].answer
+    assert isinstance(results[1].answer, list)
+    assert results[1].answer[:3] == [True, 0.1, 1.0]
