@@ -213,10 +213,12 @@ class Engine:
 
     def shutdown(self) -> None:
         """End the runtime of the whole job."""
-        self.control.shut_down(SHUTDOWN_TIMEOUT_S)
-        self._executor.join(SHUTDOWN_TIMEOUT_S)
-        recorder.stop_timeline()
-        self._transport.close()
+        try:
+            self.control.shut_down(SHUTDOWN_TIMEOUT_S)
+            self._executor.join(SHUTDOWN_TIMEOUT_S)
+        finally:
+            recorder.stop_timeline()
+            self._transport.close()
 
 
 def _open_transport(

@@ -80,6 +80,21 @@ def timeline() -> ShardWriter | None:
     return _state.writer
 
 
+def nvtx() -> NvtxRanges | None:
+    """The ranges of the tool that listens, for what is no span of a thread; None without a tool."""
+    return _state.nvtx
+
+
+def mark_training_thread() -> None:
+    """Take the calling thread for the training thread, whose spans fill the lanes of compute and data loading."""
+    _state.training_thread = threading.get_ident()
+
+
+def is_training_thread() -> bool:
+    """Whether the calling thread is the training thread."""
+    return threading.get_ident() == _state.training_thread
+
+
 def start_nvtx() -> None:
     """Attach to the tool that listens, if there is one."""
     if _state.nvtx is None:
@@ -97,9 +112,12 @@ def start_timeline(writer: ShardWriter) -> None:
     """Record into `writer` from now on.  The calling thread is taken for the training thread.
 
     A timeline that is being written is closed first.
+
+    Raises:
+        TraceError: the file cannot be made; nothing is recorded then.
     """
     stop_timeline()
-    _state.training_thread = threading.get_ident()
+    mark_training_thread()
     _state.compute_depth = 0
     for callback in _state.drains:
         writer.add_drain(callback)
@@ -193,6 +211,25 @@ def end(opened: OpenSpan | None, args: Args | None = None) -> None:
         )
 
 
+def discard(opened: OpenSpan | None) -> None:
+    """Close a span that turned out to be none, such as the loader's last call, which has no batch.
+
+    If a flush has written its beginning already, its end is written, too.
+    """
+    if opened is None:
+        return
+    if opened.claim:
+        if opened.nvtx is not None:
+            opened.nvtx.pop()
+        if opened.writer is not None:
+            opened.writer.open_spans.pop(id(opened), None)
+            if opened.tid == LANE_TIDS[LaneKind.COMPUTE] and _state.compute_depth:
+                _state.compute_depth -= 1
+        opened.claim.clear()
+    else:
+        end(opened)
+
+
 @contextmanager
 def _recorded_span(
     category: Category, name: str, lane: LaneKind, args: Args | None
@@ -273,11 +310,15 @@ __all__ = [
     "begin",
     "complete",
     "counter",
+    "discard",
     "end",
     "in_compute_span",
     "is_on",
     "is_timeline_on",
+    "is_training_thread",
+    "mark_training_thread",
     "now_ns",
+    "nvtx",
     "remove_drain",
     "span",
     "start_nvtx",

@@ -81,6 +81,7 @@ class ControlThread:
         self._offsets_ns = dict.fromkeys(range(len(hosts)), 0)
         self._follow_clock = follow_clock
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waking = threading.Lock()
         self._notified = False
         self._flush = False
         self._due_ns = 0
@@ -130,10 +131,10 @@ class ControlThread:
             self._thread.join(1.0)
 
     def _wake(self) -> None:
-        try:
-            os.eventfd_write(self._wake_fd, 1)
-        except OSError:  # the thread has ended and closed it
-            pass
+        # The descriptor's number may be somebody else's once it is closed, so closing and writing exclude each other.
+        with self._waking:
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
 
     def _progressed(self) -> None:
         """The executor has begun or finished a batch."""
@@ -170,8 +171,9 @@ class ControlThread:
             for channel in self._channels.values():
                 channel.close()
             self._executor.stop()
-            descriptor, self._wake_fd = self._wake_fd, -1
-            os.close(descriptor)
+            with self._waking:
+                descriptor, self._wake_fd = self._wake_fd, -1
+                os.close(descriptor)
 
     def _timeout_s(self) -> float | None:
         """How long there is nothing to do unless something happens."""

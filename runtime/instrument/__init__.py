@@ -1,4 +1,46 @@
-import contextlib
-def install(): pass
-def optimizer_span(o): return contextlib.nullcontext()
-def step_boundary(o): pass
+"""Records what a training script does, without a line changed in it: data loading, forward, backward, optimizer, steps."""
+
+import logging
+from typing import Any
+
+from ...timeline import recorder
+from . import data, model, optimizer
+from .optimizer import optimizer_span
+from .steps import tracker
+
+_log = logging.getLogger("tlkit.instrument")
+_PARTS = (data, model, optimizer)
+_installed: list[Any] = []
+
+
+def install() -> None:
+    """Instrument torch in this process; the calling thread is the training thread.  Does nothing the second time.
+
+    A part that cannot be instrumented, as in a future torch, is reported once and left out.
+    """
+    recorder.mark_training_thread()
+    if _installed:
+        return
+    for part in _PARTS:
+        try:
+            part.install()
+        except Exception:  # training goes on without this part
+            _log.warning("%s cannot be recorded with this torch", part.__name__, exc_info=True)
+            part.uninstall()
+        else:
+            _installed.append(part)
+
+
+def uninstall() -> None:
+    """Put everything back."""
+    while _installed:
+        _installed.pop().uninstall()
+
+
+def step_boundary(stepped: object) -> None:
+    """Tell that an optimizer which records itself has stepped."""
+    if recorder.is_on() and recorder.is_training_thread():
+        tracker.optimizer_stepped(stepped)
+
+
+__all__ = ["install", "optimizer_span", "step_boundary", "uninstall"]

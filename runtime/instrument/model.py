@@ -1,0 +1,69 @@
+"""Forward and backward, seen from outside: the outermost module call and `backward()`.
+
+Only the training thread is looked at.  A module called inside another one costs a function call and a comparison.
+"""
+
+from typing import Any
+
+import torch
+
+from ...timeline import recorder
+from ...timeline.vocabulary import BACKWARD, FORWARD, Category
+from .patching import Patches
+from .steps import tracker
+
+_is_compiling = torch.compiler.is_compiling
+_patches = Patches()
+
+
+class _Depth:
+    """Whether the training thread is inside a recorded call."""
+
+    forward = False
+    backward = False
+
+
+def install() -> None:
+    """Record the outermost module calls and backward passes."""
+    original_call = torch.nn.Module.__call__
+    original_backward = torch.autograd.backward
+
+    def recorded_call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # The compiler sees a constant here and traces into the original alone.
+        if _is_compiling():
+            return original_call(self, *args, **kwargs)
+        if _Depth.forward or not recorder.is_on() or not recorder.is_training_thread():
+            return original_call(self, *args, **kwargs)
+        _Depth.forward = True
+        tracker.touch()
+        described: dict[str, Any] = {"module": type(self).__name__}
+        if not self.training:
+            described["training"] = False
+        opened = recorder.begin(Category.FORWARD, FORWARD, args=described)
+        try:
+            return original_call(self, *args, **kwargs)
+        finally:
+            _Depth.forward = False
+            recorder.end(opened)
+
+    def recorded_backward(*args: Any, **kwargs: Any) -> Any:
+        if _Depth.backward or not recorder.is_on() or not recorder.is_training_thread():
+            return original_backward(*args, **kwargs)
+        _Depth.backward = True
+        opened = recorder.begin(Category.BACKWARD, BACKWARD)
+        try:
+            return original_backward(*args, **kwargs)
+        finally:
+            _Depth.backward = False
+            recorder.end(opened)
+
+    recorded_call.__wrapped__ = original_call  # type: ignore[attr-defined]
+    recorded_backward.__wrapped__ = original_backward  # type: ignore[attr-defined]
+    recorded_backward.__doc__ = original_backward.__doc__
+    _patches.replace(torch.nn.Module, "__call__", recorded_call)
+    _patches.replace(torch.autograd, "backward", recorded_backward)
+
+
+def uninstall() -> None:
+    """Put back what was there."""
+    _patches.restore()

@@ -1,0 +1,60 @@
+"""Where one training iteration ends and the next begins, without a word from the user.
+
+A step ends when the optimizer has stepped.  With several optimizers (a GAN has two) the one that stepped first in the run
+marks the steps, until it has been silent for a while.
+"""
+
+from typing import Any, Final
+
+from ...timeline import recorder
+from ...timeline.shard_writer import ShardWriter
+from ...timeline.vocabulary import STEP, Category, LaneKind
+
+#: After so many steps of other optimizers the marking one is taken for gone.
+PATIENCE: Final = 3
+
+
+class StepTracker:
+    """The step that is under way."""
+
+    def __init__(self) -> None:
+        self._start_ns: int | None = None
+        self._number = 0
+        self._marker = 0
+        self._silent = 0
+        self._writer: ShardWriter | None = None
+        self._range: Any = None
+
+    def touch(self) -> None:
+        """The training does something: the first sign of a step, if none is under way."""
+        if self._start_ns is None or self._writer is not recorder.timeline():
+            self._begin(recorder.now_ns())
+
+    def optimizer_stepped(self, optimizer: object) -> None:
+        """An optimizer has stepped: the end of a step, if it is the one that marks them."""
+        if not self._marker or self._silent >= PATIENCE:
+            self._marker = id(optimizer)
+        if id(optimizer) != self._marker:
+            self._silent += 1
+            return
+        self._silent = 0
+        end_ns = recorder.now_ns()
+        # A step that began before this timeline did is not whole.
+        if self._start_ns is not None and self._writer is recorder.timeline():
+            recorder.complete(
+                LaneKind.STEPS, "step", STEP, self._start_ns, end_ns, {"step": self._number}
+            )
+        self._number += 1
+        self._begin(end_ns)
+
+    def _begin(self, at_ns: int) -> None:
+        self._start_ns = at_ns
+        self._writer = recorder.timeline()
+        nvtx = recorder.nvtx()
+        if nvtx is not None:
+            if self._range is not None:
+                nvtx.stop(self._range)
+            self._range = nvtx.start(Category.OTHER, STEP, self._number)
+
+
+tracker: Final = StepTracker()
