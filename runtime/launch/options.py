@@ -1,0 +1,194 @@
+"""The flags of `tl-run`: horovodrun's, and the settings that each of them makes."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ... import __version__
+from ...timeline.errors import UsageError
+
+_DESCRIPTION: Final = """\
+Start a training on several ranks of this machine.  The script needs no change: `import horovod.torch as hvd` finds this
+toolkit's runtime unless Horovod itself is installed.
+
+  tl-run -np 2 python train.py
+  tl-run -np 4 --timeline-filename t.json python train.py && tl-analyze t.json
+"""
+
+_EPILOG: Final = """\
+Ranks that mpirun, torchrun or srun has started are recognised as well: start the script with those on several machines.
+Exit status: that of the first rank that fails (128 + n if signal n ended it), 2 for wrong usage, otherwise 0.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A flag that sets an environment variable of the ranks."""
+
+    flag: str
+    variable: str
+    kind: Any
+    help: str
+    key: str = ""
+    """Where the configuration file has it, e.g. `params.cycle_time_ms`."""
+    scale: int = 1
+
+
+_SWITCH: Final = "switch"
+
+SETTINGS: Final = (
+    Setting("timeline-filename", "HOROVOD_TIMELINE", str, "write a timeline here; rank r writes FILE.rank<r>", "timeline.filename"),
+    Setting("timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES", _SWITCH, "mark negotiation cycles on the timeline", "timeline.mark_cycles"),
+    Setting("fusion-threshold-mb", "HOROVOD_FUSION_THRESHOLD", int, "fuse tensors up to this many MiB (default 128)", "params.fusion_threshold_mb", 1024 * 1024),
+    Setting("cycle-time-ms", "HOROVOD_CYCLE_TIME", float, "wait this long for more tensors before negotiating (default 1)", "params.cycle_time_ms"),
+    Setting("cache-capacity", "HOROVOD_CACHE_CAPACITY", int, "remember this many negotiated tensors (default 1024)", "params.cache_capacity"),
+    Setting("hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", _SWITCH, "accepted for compatibility", "params.hierarchical_allreduce"),
+    Setting("hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", _SWITCH, "accepted for compatibility", "params.hierarchical_allgather"),
+    Setting("torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", _SWITCH, "accepted for compatibility", "params.torus_allreduce"),
+    Setting("autotune", "HOROVOD_AUTOTUNE", _SWITCH, "accepted for compatibility", "autotune.enabled"),
+    Setting("autotune-log-file", "HOROVOD_AUTOTUNE_LOG", str, "accepted for compatibility", "autotune.log_file"),
+    Setting("autotune-warmup-samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int, "accepted for compatibility", "autotune.warmup_samples"),
+    Setting("autotune-steps-per-sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", int, "accepted for compatibility", "autotune.steps_per_sample"),
+    Setting("autotune-bayes-opt-max-samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int, "accepted for compatibility", "autotune.bayes_opt_max_samples"),
+    Setting("autotune-gaussian-process-noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float, "accepted for compatibility", "autotune.gaussian_process_noise"),
+    Setting("stall-check-warning-time-seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", int, "warn when a tensor waits this long for a rank (default 60)", "stall_check.warning_time_seconds"),
+    Setting("stall-check-shutdown-time-seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, "end the job when it waits this long (default never)", "stall_check.shutdown_time_seconds"),
+    Setting("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", _SWITCH, "accepted for compatibility", "library_options.mpi_threads_disable"),
+    Setting("num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", int, "accepted for compatibility", "library_options.num_nccl_streams"),
+    Setting("thread-affinity", "HOROVOD_THREAD_AFFINITY", int, "accepted for compatibility", "library_options.thread_affinity"),
+    Setting("gloo-timeout-seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS", int, "give up a collective without progress after this (default 30)", "library_options.gloo_timeout_seconds"),
+    Setting("log-level", "HOROVOD_LOG_LEVEL", str, "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL", "logging.level"),
+    Setting("start-timeout", "HOROVOD_START_TIMEOUT", int, "wait this many seconds for all ranks to start (default 30)"),
+)
+
+_LOG_LEVELS: Final = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of leaving, so that wrong usage is an error like any other."""
+
+    def error(self, message: str) -> Any:  # type: ignore[override]
+        raise UsageError(f"{message}; tl-run --help shows the flags")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `tl-run`."""
+    parser = _Parser(
+        prog="tl-run",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-v", "--version", action="version", version=f"tl-run {__version__}")
+    add("-np", "--num-proc", type=int, dest="np", metavar="N", help="how many ranks to start")
+    add("-cb", "--check-build", action="store_true", help="show what this installation can do, and leave")
+    add("-H", "--hosts", help="hosts and slots, as localhost:4; this version starts ranks on this machine only")
+    add("-hostfile", "--hostfile", metavar="FILE", help="the same from a file, a line `name slots=N` a host")
+    add("--output-filename", metavar="DIR", help="also write DIR/rank.<r>/stdout and stderr")
+    add("-prefix-timestamp", "--prefix-output-with-timestamp", action="store_true", dest="prefix_timestamp", help="begin each line of output with the time")
+    add("--verbose", action="store_true", help="say what is started and with which settings")
+    add("--config-file", metavar="FILE", help="settings in YAML; flags win over it")
+    add("--network-interfaces", "--network-interface", metavar="NAMES", help="network interface for the ranks' connections")
+    add("--log-with-timestamp", action="store_const", const="0", dest="hide_time", help="times in the runtime's log")
+    add("--log-without-timestamp", action="store_const", const="1", dest="hide_time", help="no times in the runtime's log")
+    add("--stall-check", action="store_const", const="0", dest="stall_check_disable", help="warn of stalled tensors (default)")
+    add("--no-stall-check", action="store_const", const="1", dest="stall_check_disable", help="do not")
+    controllers = parser.add_mutually_exclusive_group()
+    controllers.add_argument("--gloo", action="store_true", help="move data with Gloo (default)")
+    controllers.add_argument("--mpi", action="store_true", help="start with mpirun instead; not in this version")
+    controllers.add_argument("--jsrun", action="store_true", help="start with jsrun instead; not in this version")
+    elastic = parser.add_argument_group("elastic training (not in this version)")
+    for flag in ("--min-np", "--max-np", "--slots-per-host", "--elastic-timeout", "--reset-limit"):
+        elastic.add_argument(flag, type=int, metavar="N", help=argparse.SUPPRESS)
+    elastic.add_argument("--host-discovery-script", metavar="FILE", help=argparse.SUPPRESS)
+    add_settings(parser.add_argument_group("settings of the runtime (each sets a HOROVOD_* variable)"))
+    add("command", nargs=argparse.REMAINDER, help="what to run, with its arguments")
+    return parser
+
+
+def add_settings(group: Any) -> None:
+    """Add a flag for each setting."""
+    for setting in SETTINGS:
+        destination = setting.variable
+        if setting.kind is _SWITCH:
+            group.add_argument(f"--{setting.flag}", action="store_const", const="1", dest=destination, help=setting.help)
+            group.add_argument(f"--no-{setting.flag}", action="store_const", const="0", dest=destination, help=argparse.SUPPRESS)
+        else:
+            metavar = {int: "N", float: "X", str: "TEXT"}[setting.kind]
+            group.add_argument(f"--{setting.flag}", type=setting.kind, dest=destination, metavar=metavar, help=setting.help)
+
+
+def _as_variable(setting: Setting, value: Any) -> str:
+    """A setting's value as the runtime reads it.
+
+    Raises:
+        UsageError: it is out of range.
+    """
+    if setting.kind is _SWITCH:
+        return "1" if value in {True, "1", 1} else "0"
+    if setting.kind in {int, float}:
+        try:
+            number = setting.kind(value)
+        except (TypeError, ValueError):
+            raise UsageError(f"{setting.flag}={value} is not a number") from None
+        if number < 0:
+            raise UsageError(f"{setting.flag}={value} must be >= 0")
+        return str(number * setting.scale)
+    if setting.flag == "log-level" and str(value).upper() not in _LOG_LEVELS:
+        raise UsageError(f"log-level={value} is not one of {', '.join(_LOG_LEVELS)}")
+    return str(value)
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Environment variables that the flags ask for."""
+    variables = {}
+    for setting in SETTINGS:
+        value = getattr(arguments, setting.variable)
+        if value is not None:
+            variables[setting.variable] = _as_variable(setting, value)
+    if arguments.hide_time is not None:
+        variables["HOROVOD_LOG_HIDE_TIME"] = arguments.hide_time
+    if arguments.stall_check_disable is not None:
+        variables["HOROVOD_STALL_CHECK_DISABLE"] = arguments.stall_check_disable
+    if arguments.network_interfaces:
+        names = arguments.network_interfaces.split(",")
+        variables["HOROVOD_GLOO_IFACE"] = names[0]
+        variables["NCCL_SOCKET_IFNAME"] = arguments.network_interfaces
+    return variables
+
+
+def read_config_file(path: str) -> tuple[dict[str, str], list[str]]:
+    """Environment variables that a configuration file asks for, and the keys in it that mean nothing.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        import yaml  # noqa: PLC0415  needed for this flag only
+    except ImportError:
+        raise UsageError("--config-file needs PyYAML: pip install pyyaml") from None
+    try:
+        content: object = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+    if content is not None and not isinstance(content, Mapping):
+        raise UsageError(f"{path} holds no settings: it should have sections such as `params:` and `timeline:`")
+    flat = {
+        f"{section}.{key}": value
+        for section, entries in (content or {}).items()
+        for key, value in (entries.items() if isinstance(entries, Mapping) else [("", entries)])
+    }
+    variables = {}
+    for setting in SETTINGS:
+        if setting.key in flat:
+            variables[setting.variable] = _as_variable(setting, flat.pop(setting.key))
+    if "stall_check.enabled" in flat:
+        variables["HOROVOD_STALL_CHECK_DISABLE"] = "0" if flat.pop("stall_check.enabled") else "1"
+    if "logging.with_timestamp" in flat:
+        variables["HOROVOD_LOG_HIDE_TIME"] = "0" if flat.pop("logging.with_timestamp") else "1"
+    flat.pop("controller.", None)
+    return variables, sorted(key.rstrip(".") for key in flat)
