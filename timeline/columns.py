@@ -1,0 +1,61 @@
+"""Builds the tables of a trace row by row, without a Python object a row left behind."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .trace import make_table
+
+Times = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+class TableBuilder:
+    """Collects rows for a table with the given columns; text columns are dictionary-encoded as they come."""
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self._columns = columns
+        self._codes: list[dict[str, int] | None] = [
+            {} if dtype == "category" else None for dtype in columns.values()
+        ]
+        self._values: list[list[Any]] = [[] for _ in columns]
+
+    def __len__(self) -> int:
+        return len(self._values[0])
+
+    def add(self, *row: Any) -> None:
+        """Append a row, with one value a column."""
+        for values, codes, value in zip(self._values, self._codes, row, strict=True):
+            if codes is None:
+                values.append(value)
+            else:
+                code = codes.get(value)
+                if code is None:
+                    code = codes[value] = len(codes)
+                values.append(code)
+
+    def finish(self) -> pd.DataFrame:
+        """The table, in the order in which the rows came."""
+        data: dict[str, object] = {}
+        for (name, dtype), codes, values in zip(
+            self._columns.items(), self._codes, self._values, strict=True
+        ):
+            if codes is None:
+                data[name] = np.array(values, dtype=dtype)
+            else:
+                data[name] = pd.Categorical.from_codes(
+                    np.array(values, dtype=np.int32), categories=pd.Index(list(codes), dtype="str")
+                )
+        return make_table(self._columns, data)
+
+
+def map_times(
+    table: pd.DataFrame, columns: tuple[str, ...], rows: slice, change: Callable[[Times], Times]
+) -> None:
+    """Apply `change` to time columns of some rows, in place.  Negative values mean "unknown" and stay."""
+    for column in columns:
+        values = table[column].to_numpy().copy()
+        part = values[rows]
+        values[rows] = np.where(part >= 0, change(part), part)
+        table[column] = values

@@ -1,0 +1,26 @@
+"""What a reader is: one module a format, with these two functions."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ..source import Source
+from ..trace import Trace
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes read and the bytes in all."""
+
+
+class Format(Protocol):
+    """A trace format."""
+
+    NAME: str
+
+    def sniff(self, head: bytes) -> bool:
+        """Whether a file that begins with `head` is of this format."""
+
+    def read(self, sources: Sequence[Source], progress: Progress) -> Trace:
+        """Read files that belong together.
+
+        Raises:
+            TraceError: there is nothing in them worth reading.
+        """

@@ -1,0 +1,377 @@
+"""Timelines that Horovod itself wrote: rank 0 only, one "process" a tensor, `E` events without names.
+
+What the format does not say has to be inferred: tensors that were fused into one collective are neighbours in the file (all
+begin before anything else happens).  Ticks of ranks inside a negotiation are arrivals, at the time when the coordinator
+looked, which is a cycle late at most; with Horovod's response cache on they appear only the first time a tensor is seen.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..columns import TableBuilder
+from ..errors import TraceError
+from ..json_events import Event, args_of, iterate_events, nanoseconds
+from ..source import Source
+from ..trace import (
+    ARRIVAL_COLUMNS,
+    COLLECTIVE_COLUMNS,
+    COUNTER_COLUMNS,
+    SPAN_COLUMNS,
+    STEP_COLUMNS,
+    TENSOR_COLUMNS,
+    Clock,
+    Trace,
+    TraceMeta,
+)
+from ..vocabulary import (
+    COLLECTIVE_KINDS,
+    CYCLE_START,
+    DTYPE_NBYTES,
+    NEGOTIATE_PREFIX,
+    Category,
+    LaneKind,
+)
+from .base import Progress
+
+NAME: Final = "horovod"
+
+_TOP_LEVEL: Final = {kind.upper(): kind for kind in COLLECTIVE_KINDS}
+_QUEUES: Final = {"QUEUE", "WAIT_FOR_DATA", "WAIT_FOR_OTHER_TENSOR_DATA"}
+_COPIES: Final = ("MEMCPY_", "INIT_FUSION_BUFFER", "ALLOCATE_", "COPY_ALLGATHER_OUTPUT")
+_TRANSPORTS: Final = ("GLOO", "NCCL", "MPI", "CCL", "DDL")
+
+
+def sniff(head: bytes) -> bool:
+    """Rows named by `process_name` with nothing but negotiation and collectives in them."""
+    if b'"tlkit_shard"' in head:
+        return False
+    if b"start_time_since_epoch_in_micros" in head:
+        return True
+    return b'"NEGOTIATE_' in head or (b'"CYCLE_START"' in head and b'"tid"' not in head)
+
+
+@dataclass(slots=True)
+class _Row:
+    """One tensor's row while it is read."""
+
+    name: str
+    stack: list[tuple[str, int]] = field(default_factory=list)
+    negotiation: tuple[int, int] = (-1, -1)
+    ticks: dict[int, int] = field(default_factory=dict)
+    batch: "_Batch | None" = None
+    start_ns: int = -1
+    end_ns: int = -1
+    nbytes: int = -1
+
+
+@dataclass(slots=True)
+class _Member:
+    """A tensor of an executed collective."""
+
+    name: str
+    nbytes: int
+    submitted_ns: int
+    negotiated_ns: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One executed collective under construction."""
+
+    kind: str
+    expected: int = 0
+    members: list[_Member] = field(default_factory=list)
+    ticks: dict[int, int] = field(default_factory=dict)
+    operation: tuple[int, int] = (-1, -1)
+    copies: dict[str, tuple[int, int]] = field(default_factory=dict)
+    algorithm: str = ""
+    dtype: str = ""
+    failed: bool = False
+
+
+def _category(name: str) -> Category:
+    if name.startswith(NEGOTIATE_PREFIX):
+        return Category.NEGOTIATE
+    if name in _QUEUES:
+        return Category.QUEUE
+    if name.startswith(_COPIES):
+        return Category.FUSION
+    if name in _TOP_LEVEL or name.startswith(tuple(f"{prefix}_" for prefix in _TRANSPORTS)):
+        return Category.COLLECTIVE
+    return Category.OTHER
+
+
+def _nbytes(dtype: object, shape: object) -> int:
+    """Bytes of a tensor described as Horovod does, `float32` and `[2, 3]`; -1 if that cannot be read."""
+    size = DTYPE_NBYTES.get(str(dtype))
+    text = str(shape).strip()
+    if size is None or not (text.startswith("[") and text.endswith("]")):
+        return -1
+    for part in text[1:-1].split(","):
+        if part.strip():
+            try:
+                size *= int(part)
+            except ValueError:
+                return -1
+    return size
+
+
+class _Reader:
+    """Reads the events of one file."""
+
+    def __init__(self, dropped: Counter[str]) -> None:
+        self.dropped = dropped
+        self.events = 0
+        self.ranks_seen = -1
+        self.ticks = 0
+        self.epoch_unix_ns = 0
+        self.first_ns = -1
+        self.cycles = 0
+        self.spans = TableBuilder(SPAN_COLUMNS)
+        self.batches: list[_Batch] = []
+        self._rows: dict[int | str, _Row] = {}
+        self._filling: _Batch | None = None
+        self._last_ns = 0
+
+    def read(self, data: bytes) -> None:
+        """Take in all events."""
+        handlers = {"B": self._begin, "E": self._end, "X": self._tick, "i": self._instant, "M": self._metadata}
+        for events in iterate_events(data, self.dropped):
+            self.events += len(events)
+            for event in events:
+                handler = handlers.get(event.ph)
+                if handler is None:
+                    self.dropped["unknown_phase"] += 1
+                else:
+                    handler(event)
+        for row in self._rows.values():
+            for name, start_ns in reversed(row.stack):
+                self.dropped["unclosed_begin"] += 1
+                self._span(row, name, start_ns, max(self._last_ns, start_ns))
+            self._finish(row)
+
+    def _at(self, event: Event) -> int:
+        at_ns = nanoseconds(event.ts)
+        if self.first_ns < 0:
+            self.first_ns = at_ns
+        self._last_ns = max(self._last_ns, at_ns)
+        return at_ns
+
+    def _row(self, event: Event) -> _Row:
+        row = self._rows.get(event.pid)
+        if row is None:
+            row = self._rows[event.pid] = _Row(f"pid {event.pid}")
+        return row
+
+    def _metadata(self, event: Event) -> None:
+        args = args_of(event)
+        if event.name != "process_name":
+            return
+        if isinstance(args.get("name"), str):
+            self._row(event).name = args["name"]
+        epoch_us = args.get("start_time_since_epoch_in_micros")
+        if isinstance(epoch_us, int):
+            self.epoch_unix_ns = epoch_us * 1000
+
+    def _begin(self, event: Event) -> None:
+        at_ns, row = self._at(event), self._row(event)
+        if event.name in _TOP_LEVEL or event.name == "ERROR":
+            self._finish(row)
+            # A batch is a run of beginnings of one kind with nothing in between.
+            batch = self._filling
+            if batch is None or batch.kind != _TOP_LEVEL.get(event.name, ""):
+                batch = self._filling = _Batch(_TOP_LEVEL.get(event.name, ""), failed=event.name == "ERROR")
+                if not batch.failed:
+                    self.batches.append(batch)
+            batch.expected += 1
+            row.batch, row.start_ns, row.end_ns = batch, at_ns, -1
+        else:
+            self._filling = None
+            if event.name.startswith(NEGOTIATE_PREFIX):
+                self._finish(row)
+                row.ticks = {}
+                row.negotiation = (at_ns, -1)
+        row.stack.append((event.name, at_ns))
+
+    def _end(self, event: Event) -> None:
+        at_ns, row = self._at(event), self._row(event)
+        self._filling = None
+        if not row.stack:
+            self.dropped["orphan_end"] += 1
+            return
+        name, start_ns = row.stack.pop()
+        self._span(row, name, start_ns, at_ns)
+        if name.startswith(NEGOTIATE_PREFIX):
+            row.negotiation = (row.negotiation[0], at_ns)
+            return
+        batch = row.batch
+        if batch is None:
+            return
+        if row.stack:
+            self._activity(batch, name, start_ns, at_ns)
+            return
+        args = args_of(event)
+        row.end_ns = at_ns
+        if "dtype" in args:
+            row.nbytes = _nbytes(args["dtype"], args.get("shape"))
+            batch.dtype = str(args["dtype"])
+        self._finish(row)
+
+    def _activity(self, batch: _Batch, name: str, start_ns: int, end_ns: int) -> None:
+        """All tensors of a batch repeat its activities; what counts is from the first begin to the last end."""
+        category = _category(name)
+        if category is Category.COLLECTIVE:
+            first, last = batch.operation
+            batch.operation = (start_ns if first < 0 else min(first, start_ns), max(last, end_ns))
+            batch.algorithm = name.partition("_")[0].lower()
+        elif category is Category.FUSION:
+            first, last = batch.copies.get(name, (start_ns, end_ns))
+            batch.copies[name] = (min(first, start_ns), max(last, end_ns))
+
+    def _finish(self, row: _Row) -> None:
+        """The collective has done with this row's tensor."""
+        batch = row.batch
+        if batch is not None and row.start_ns >= 0:
+            end_ns = row.end_ns if row.end_ns >= 0 else self._last_ns
+            batch.members.append(
+                _Member(row.name, row.nbytes, *row.negotiation, row.start_ns, end_ns)
+            )
+            for rank, at_ns in row.ticks.items():
+                batch.ticks[rank] = max(batch.ticks.get(rank, -1), at_ns)
+            row.negotiation, row.ticks, row.nbytes = (-1, -1), {}, -1
+        row.batch, row.start_ns = None, -1
+
+    def _span(self, row: _Row, name: str, start_ns: int, end_ns: int) -> None:
+        self.spans.add(
+            0, row.name, str(LaneKind.TENSOR), str(_category(name)), name, start_ns, max(end_ns - start_ns, 0), -1
+        )
+
+    def _tick(self, event: Event) -> None:
+        at_ns, row = self._at(event), self._row(event)
+        self._filling = None
+        if row.stack and row.stack[-1][0].startswith(NEGOTIATE_PREFIX) and event.name.isdecimal():
+            rank = int(event.name)
+            self.ranks_seen = max(self.ranks_seen, rank)
+            self.ticks += 1
+            row.ticks[rank] = at_ns
+        else:
+            self.dropped["stray_tick"] += 1
+
+    def _instant(self, event: Event) -> None:
+        self._at(event)
+        if event.name == CYCLE_START:
+            self.cycles += 1
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Trace:
+    """Read a timeline.
+
+    Raises:
+        TraceError: it holds no events, or there are several.
+    """
+    if len(sources) > 1:
+        names = ", ".join(source.path.name for source in sources[:4])
+        raise TraceError(f"{names}: these are timelines of {len(sources)} runs of Horovod; open them one at a time")
+    source = sources[0]
+    reader = _Reader(source.dropped)
+    data = source.read()
+    reader.read(data)
+    progress(len(data), len(data))
+    if not len(reader.spans):
+        raise TraceError(f"{source.path} is a Horovod timeline without any operation: did the run end before its first?")
+    first_ns = max(reader.first_ns, 0)
+    spans = reader.spans.finish()
+    spans["start_ns"] -= first_ns
+    collectives, tensors, arrivals = _tables(reader.batches, first_ns)
+    return Trace(
+        meta=TraceMeta(
+            format=NAME,
+            files=(str(source.path),),
+            ranks=(0,),
+            size=reader.ranks_seen + 1,
+            events=reader.events,
+            dropped=dict(source.dropped),
+            clock=Clock(method="single", uncertainty_ns=0),
+            known_categories=frozenset(
+                {Category.NEGOTIATE, Category.QUEUE, Category.FUSION, Category.COLLECTIVE}
+            ),
+            notes=tuple(_notes(reader)),
+            epoch_unix_ns=reader.epoch_unix_ns + first_ns if reader.epoch_unix_ns else 0,
+        ),
+        spans=spans,
+        collectives=collectives,
+        tensors=tensors,
+        arrivals=arrivals,
+        steps=TableBuilder(STEP_COLUMNS).finish(),
+        counters=TableBuilder(COUNTER_COLUMNS).finish(),
+    )
+
+
+def _tables(batches: Sequence[_Batch], first_ns: int) -> tuple:  # type: ignore[type-arg]
+    collectives = TableBuilder(COLLECTIVE_COLUMNS)
+    tensors = TableBuilder(TENSOR_COLUMNS)
+    arrivals = TableBuilder(ARRIVAL_COLUMNS)
+
+    def shifted(at_ns: int) -> int:
+        return at_ns - first_ns if at_ns >= 0 else -1
+
+    for seq, batch in enumerate(batches):
+        members = batch.members
+        if not members:
+            continue
+        start_ns = min(member.start_ns for member in members)
+        end_ns = max(member.end_ns for member in members)
+        first, last = batch.operation if batch.operation[0] >= 0 else (start_ns, end_ns)
+        sizes = [member.nbytes for member in members]
+        collectives.add(
+            0,
+            0,
+            seq,
+            batch.kind,
+            "",
+            batch.dtype,
+            batch.algorithm,
+            -1 if min(sizes) < 0 else sum(sizes),
+            len(members),
+            shifted(max(member.submitted_ns for member in members)),
+            shifted(max(member.negotiated_ns for member in members)),
+            shifted(first),
+            last - first,
+            sum(end - begin for begin, end in batch.copies.values()),
+        )
+        for member in members:
+            tensors.add(
+                0,
+                0,
+                seq,
+                member.name,
+                batch.kind,
+                member.nbytes,
+                shifted(member.submitted_ns),
+                shifted(member.negotiated_ns),
+                shifted(member.start_ns),
+                shifted(member.end_ns),
+            )
+        for rank, at_ns in sorted(batch.ticks.items()):
+            arrivals.add(0, seq, rank, shifted(at_ns))
+    return collectives.finish(), tensors.finish(), arrivals.finish()
+
+
+def _notes(reader: _Reader) -> list[str]:
+    notes = [
+        "Horovod records communication on rank 0 only: data loading, forward, backward and optimizer are not in this file"
+    ]
+    if reader.ranks_seen < 0:
+        notes.append("no rank ticks: the number of ranks is unknown")
+    negotiated = sum(len(batch.members) for batch in reader.batches)
+    with_ticks = sum(len(batch.members) for batch in reader.batches if batch.ticks)
+    if negotiated and with_ticks < negotiated / 2:
+        notes.append(
+            f"rank ticks on {with_ticks} of {negotiated} operations only, so that a late rank has no name; "
+            "HOROVOD_CACHE_CAPACITY=0 makes Horovod record them all"
+        )
+    return notes

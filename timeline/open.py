@@ -1,0 +1,159 @@
+"""Opening a trace: which files belong to it, and which reader knows them."""
+
+import gc
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from .errors import TraceError, TraceNotFoundError, UnknownFormatError
+from .formats import FORMATS, Format, Progress
+from .formats import tlkit as own_format
+from .json_events import args_of, iterate_events
+from .source import Source
+from .trace import Trace
+
+_SHARD = re.compile(r"^(?P<stem>.*)\.rank(?P<rank>\d+)(?P<suffix>(?:\.[^.]*)?(?:\.gz)?)$")
+
+
+def open_trace(
+    paths: str | Path | Sequence[str | Path], *, progress: Progress = lambda _done, _total: None
+) -> Trace:
+    """Read a trace.
+
+    Args:
+        paths: a file (the shards of the other ranks beside it are found), a folder, a pattern, or several of these.
+        progress: called with the bytes read and the bytes in all.
+
+    Raises:
+        TraceNotFoundError: nothing is there.
+        UnknownFormatError: no reader knows the content.
+        TraceError: it cannot be read, or there is nothing in it.
+    """
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    files, complete_family = _expand(given)
+    known: dict[str, list[Source]] = {}
+    formats: dict[str, Format] = {}
+    refused: list[Path] = []
+    for path in files:
+        source = Source(path)
+        reader = _find_format(source)
+        if reader is None:
+            refused.append(path)
+        else:
+            formats[reader.NAME] = reader
+            known.setdefault(reader.NAME, []).append(source)
+    if not known:
+        raise UnknownFormatError(
+            f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod "
+            "(JSON, plain or gzip)"
+        )
+    if len(known) > 1:
+        raise TraceError(f"these files are of several formats ({', '.join(sorted(known))}): open one kind at a time")
+    ((name, sources),) = known.items()
+    notes: list[str] = []
+    if name == own_format.NAME:
+        if complete_family:
+            sources = _with_siblings(sources)
+        sources, notes = _of_one_run(sources)
+    with _no_garbage_collection():
+        trace = formats[name].read(sources, progress)
+    return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, *notes)))
+
+
+def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
+    """Files that are meant, and whether their siblings are, too (they are for plain file names)."""
+    files: list[Path] = []
+    complete_family = True
+    for item in given:
+        path = Path(item)
+        if path.is_dir():
+            complete_family = False
+            inside = sorted(child for child in path.iterdir() if child.is_file() and not child.name.startswith("."))
+            known = [child for child in inside if _find_format(Source(child)) is not None]
+            if not known:
+                raise TraceNotFoundError(f"{path}: no trace in this folder")
+            files += known
+        elif path.exists():
+            files.append(path)
+        elif glob.has_magic(str(item)):
+            matched = sorted(Path(name) for name in glob.glob(str(item), recursive=True))  # noqa: PTH207  any pattern
+            if not matched:
+                raise TraceNotFoundError(f"{item}: no file matches")
+            complete_family = False
+            files += matched
+        else:
+            raise TraceNotFoundError(f"{item}: no such file; did the run write its timeline elsewhere?")
+    return list(dict.fromkeys(files)), complete_family
+
+
+def _find_format(source: Source) -> Format | None:
+    head = source.head()
+    matching = [reader for reader in FORMATS if reader.sniff(head)]
+    if len(matching) > 1:
+        names = ", ".join(reader.NAME for reader in matching)
+        raise TraceError(f"{source.path}: could be any of {names}")
+    return matching[0] if matching else None
+
+
+def _with_siblings(sources: Sequence[Source]) -> list[Source]:
+    """The shards of all ranks, given some of them."""
+    families = set()
+    for source in sources:
+        match = _SHARD.match(source.path.name)
+        if match:
+            families.add((source.path.parent, match["stem"], match["suffix"]))
+        else:
+            stem, dot, suffix = source.path.name.partition(".json")
+            if not dot:
+                stem, suffix = source.path.stem, source.path.suffix
+            families.add((source.path.parent, stem, dot + suffix))
+    found = [source.path for source in sources]
+    for folder, stem, suffix in families:
+        endings = {suffix, suffix.removesuffix(".gz"), suffix.removesuffix(".gz") + ".gz"}
+        for child in folder.iterdir():
+            match = _SHARD.match(child.name)
+            is_first = child.name in {stem + ending for ending in endings}
+            is_other = match is not None and match["stem"] == stem and match["suffix"] in endings
+            if (is_first or is_other) and child.is_file() and own_format.sniff(Source(child).head()):
+                found.append(child)
+    return [Source(path) for path in dict.fromkeys(found)]
+
+
+def _of_one_run(sources: Sequence[Source]) -> tuple[list[Source], list[str]]:
+    """Leave out shards of another run: leftovers, say, of an earlier one with more ranks."""
+    described = [(source, *_run_and_rank(source)) for source in sources]
+    run_id = described[0][1]
+    mine = {rank: source for source, run, rank in reversed(described) if run == run_id}
+    notes = []
+    others = sorted(source.path.name for source, run, _ in described if run != run_id)
+    if others:
+        notes.append(f"left out, since they are of another run: {', '.join(others[:8])}")
+    doubled = [source.path.name for source, run, rank in described if run == run_id and mine[rank] is not source]
+    if doubled:
+        notes.append(f"left out, since another file has the same rank: {', '.join(doubled[:8])}")
+    return [mine[rank] for rank in sorted(mine)], notes
+
+
+def _run_and_rank(source: Source) -> tuple[str, int]:
+    for events in iterate_events(source.head(), source.dropped.copy()):
+        for event in events:
+            if event.name == "tlkit_shard":
+                args = args_of(event)
+                rank = args.get("rank")
+                return str(args.get("run_id", "")), rank if isinstance(rank, int) else 0
+    raise TraceError(f"{source.path}: its first line is damaged, so its rank is unknown")
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Millions of small objects without cycles: looking for cycles among them doubles the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
