@@ -1,1 +1,7 @@
 """From a trace to a verdict."""
+
+from .analysis import Analysis, analyze
+from .findings import Finding
+from .report import make_report
+
+__all__ = ["Analysis", "Finding", "analyze", "make_report"]

@@ -1,0 +1,115 @@
+"""From a trace to an analysis: the pipeline, in order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from ..timeline.errors import UsageError
+from ..timeline.formats import Progress
+from ..timeline.open import open_trace
+from ..timeline.trace import Trace
+from .bandwidth import split_collectives, summarise_collectives
+from .breakdown import break_down
+from .facts import Facts
+from .findings import RULES, Finding, Rule
+from .steps import find_steps
+from .verdict import choose_verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Analysis:
+    """Everything that was found out about a run; tables are pandas frames."""
+
+    facts: Facts
+    collectives: pd.DataFrame
+    """By kind, size and process set (bandwidth.summarise_collectives), analysed steps only."""
+    findings: tuple[Finding, ...]
+    """Largest gain first."""
+    verdict: Finding
+    notes: tuple[str, ...]
+
+    @property
+    def trace(self) -> Trace:
+        """What was analysed."""
+        return self.facts.trace
+
+
+def analyze(
+    source: Trace | str | Path | Sequence[str | Path],
+    *,
+    warm_up: int | None = None,
+    steps: tuple[int, int] | None = None,
+    ranks: Sequence[int] | None = None,
+    rules: Sequence[Rule] = RULES,
+    progress: Progress = lambda _done, _total: None,
+) -> Analysis:
+    """Diagnose a run.
+
+    Args:
+        source: a trace, or what `open_trace` takes.
+        warm_up: leading steps to leave out; None to find out.
+        steps: first step and the one after the last; None for all.
+        ranks: look at these ranks only.
+        rules: what to look for.
+        progress: see `open_trace`.
+
+    Raises:
+        TraceError: it cannot be read.
+        UsageError: `ranks` or `steps` select nothing.
+    """
+    trace = source if isinstance(source, Trace) else open_trace(source, progress=progress)
+    if ranks is not None:
+        trace = _of_ranks(trace, ranks)
+    found = find_steps(trace, warm_up=warm_up, selected=steps)
+    if steps is not None and not found.count:
+        raise UsageError(f"--steps {steps[0]}:{steps[1]}: there are no such steps in this trace")
+    facts = Facts(
+        trace=trace,
+        steps=found,
+        breakdown=break_down(trace, found),
+        collectives=split_collectives(trace),
+    )
+    findings = sorted(
+        (finding for rule in rules for finding in rule.find(facts)),
+        key=lambda finding: -finding.predicted_gain,
+    )
+    in_steps = facts.in_steps(facts.collectives) if found.count else facts.collectives
+    return Analysis(
+        facts=facts,
+        collectives=summarise_collectives(in_steps, trace.meta.size),
+        findings=tuple(findings),
+        verdict=choose_verdict(facts, findings),
+        notes=tuple(_notes(facts)),
+    )
+
+
+def _of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
+    missing = sorted(set(ranks) - set(trace.meta.ranks))
+    if missing:
+        raise UsageError(f"--ranks: this trace has ranks {list(trace.meta.ranks)}, not {missing}")
+    kept = {
+        name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)]
+        for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters")
+    }
+    return replace(trace, meta=replace(trace.meta, ranks=tuple(sorted(set(ranks)))), **kept)
+
+
+def _notes(facts: Facts) -> list[str]:
+    """What a reader has to know to take the numbers for what they are."""
+    meta, steps = facts.trace.meta, facts.steps
+    notes = list(meta.notes)
+    if steps.excluded:
+        what = "step was" if steps.excluded == 1 else "steps were"
+        notes.append(f"the first {steps.excluded} {what} left out as warm-up")
+    if steps.inferred and steps.count:
+        notes.append("this trace has no step marks: steps were inferred from tensors that come back")
+    if meta.size > 1 and facts.trace.collectives.empty:
+        notes.append("no communication was found although the job has several ranks: was the model wrapped in hvd.DistributedOptimizer?")
+    if not facts.breakdown.knows_compute and steps.count:
+        notes.append("how much of the communication is hidden behind computation cannot be known from this trace")
+    if facts.trace.meta.dropped:
+        counted = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(meta.dropped.items()))
+        notes.append(f"not everything in the files could be used: {counted}")
+    return notes

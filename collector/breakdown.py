@@ -1,0 +1,144 @@
+"""Every moment of every step goes to one category: where the step time goes.
+
+The rule, in order, for one rank at one moment:
+
+1. The training thread computes (a span on the lanes of compute or data loading, and not inside SYNCHRONIZE): that span's
+   category, the inner one where they nest.
+2. It is blocked in SYNCHRONIZE: what communication is doing, the innermost first (`fusion`, `collective`, `queue`,
+   `negotiate`).  This is *exposed* communication.  Nothing at all is under way: `idle`.
+3. It runs code that nobody recorded (the user's loop, the loss): `other`.
+
+Communication at moments of 1 and 3 is *hidden*.  A trace that does not say what the training thread does (Horovod's) has
+only communication and a rest: there rule 2 applies everywhere and the rest is `other`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from ..timeline.trace import Trace
+from ..timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
+from .intervals import Intervals, intersect, of_spans, subtract, total_within, union
+from .steps import Steps
+
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+IDLE: Final = "idle"
+
+#: Categories of a breakdown, in the order of a step.
+PARTS: Final = (*(str(category) for category in Category), IDLE)
+
+#: Inner before outer: a closure's forward runs inside the optimizer, recomputation inside backward.
+_COMPUTE_INNER_FIRST: Final = (
+    Category.CHECKPOINT,
+    Category.H2D,
+    Category.DATA,
+    Category.FORWARD,
+    Category.BACKWARD,
+    Category.OPTIMIZER,
+)
+
+EXPOSED: Final = (*(str(category) for category in COMMUNICATION_CATEGORIES), IDLE)
+"""Parts in which the training thread does no work."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Breakdown:
+    """The parts of each step of each rank; they sum to the step, without remainder."""
+
+    ranks: tuple[int, ...]
+    parts_ns: dict[str, Matrix]
+    """By part (PARTS): int64[rank, step]."""
+    hidden_ns: Matrix
+    """Collectives and fusion under computation: int64[rank, step]."""
+    knows_compute: bool
+    """Whether the trace says what the training thread does."""
+
+    @property
+    def step_ns(self) -> Matrix:
+        """int64[rank, step]"""
+        return np.sum(list(self.parts_ns.values()), axis=0)
+
+    @property
+    def own_work_ns(self) -> Matrix:
+        """Time in which the rank itself works, rather than waits for communication: int64[rank, step]."""
+        return self.step_ns - np.sum([self.parts_ns[part] for part in EXPOSED], axis=0)
+
+
+def break_down(trace: Trace, steps: Steps) -> Breakdown:
+    """Divide the steps of every rank."""
+    knows_compute = Category.FORWARD in trace.meta.known_categories
+    shape = steps.start_ns.shape
+    parts_ns = {part: np.zeros(shape, dtype=np.int64) for part in PARTS}
+    hidden_ns = np.zeros(shape, dtype=np.int64)
+    by_rank = dict(list(trace.spans.groupby("rank", observed=True)))
+    for row, rank in enumerate(steps.ranks):
+        spans = by_rank.get(rank, trace.spans.iloc[:0])
+        moments, hidden = _assign(spans, knows_compute=knows_compute)
+        starts, ends = steps.start_ns[row], steps.end_ns[row]
+        for part, intervals in moments.items():
+            parts_ns[part][row] = total_within(intervals, starts, ends)
+        hidden_ns[row] = total_within(hidden, starts, ends)
+        known = np.sum([parts_ns[part][row] for part in PARTS if part != Category.OTHER], axis=0)
+        parts_ns[str(Category.OTHER)][row] = ends - starts - known
+    return Breakdown(
+        ranks=steps.ranks,
+        parts_ns=parts_ns,
+        hidden_ns=hidden_ns,
+        knows_compute=knows_compute,
+    )
+
+
+def _assign(spans: pd.DataFrame, *, knows_compute: bool) -> tuple[dict[str, Intervals], Intervals]:
+    """Disjoint sets of moments by part, without `other`, and hidden communication."""
+    kind = spans["lane_kind"]
+    training = spans[kind.isin([str(LaneKind.COMPUTE), str(LaneKind.DATA)])]
+    blocked = of_spans(training[training["name"] == SYNCHRONIZE])
+    moments: dict[str, Intervals] = {}
+    taken = blocked
+    for category in _COMPUTE_INNER_FIRST:
+        covered = of_spans(training[training["category"] == str(category)])
+        moments[str(category)] = subtract(covered, taken)
+        taken = union(taken, covered)
+    communication = spans[kind.isin([str(LaneKind.COMMUNICATION), str(LaneKind.TENSOR)])]
+    by_category = {
+        category: of_spans(communication[communication["category"] == str(category)])
+        for category in COMMUNICATION_CATEGORIES
+    }
+    moving = union(by_category[Category.FUSION], by_category[Category.COLLECTIVE])
+    hidden = subtract(moving, blocked) if knows_compute else moving[:0]
+    claimed: Intervals = blocked[:0]
+    for category in COMMUNICATION_CATEGORIES:
+        exposed = by_category[category]
+        if knows_compute:
+            exposed = intersect(exposed, blocked)
+        moments[str(category)] = subtract(exposed, claimed)
+        claimed = union(claimed, exposed)
+    moments[IDLE] = subtract(blocked, claimed)
+    return moments, hidden
+
+
+def typical_parts(parts_ns: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]], total_ns: int) -> dict[str, int]:
+    """The parts of a typical step, which sum to `total_ns` exactly.
+
+    They are the means over the steps between the quartiles of duration (over all ranks given), scaled to `total_ns`; the
+    rounding goes to the largest part.
+
+    Args:
+        parts_ns: by part, int64[..., step].
+        total_ns: the median step.
+    """
+    flat = {part: values.reshape(-1) for part, values in parts_ns.items()}
+    durations = np.sum(list(flat.values()), axis=0)
+    if not len(durations):
+        return dict.fromkeys(flat, 0)
+    low, high = np.quantile(durations, [0.25, 0.75])
+    middle = (durations >= low) & (durations <= high)
+    means = {part: float(values[middle].mean()) for part, values in flat.items()}
+    scale = total_ns / max(sum(means.values()), 1.0)
+    rounded = {part: round(value * scale) for part, value in means.items()}
+    largest = max(rounded, key=rounded.__getitem__)
+    rounded[largest] += total_ns - sum(rounded.values())
+    return rounded

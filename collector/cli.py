@@ -1,0 +1,158 @@
+"""The command `tl-analyze`."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from .. import __version__
+from ..timeline.errors import TlkitError, UsageError
+from .analysis import Analysis, analyze
+from .render import render
+from .report import make_report
+
+_DESCRIPTION = """\
+Say where the step time of a distributed training goes, why, and what to change.
+
+  tl-analyze t.json                  the timeline of all ranks: the files of the others beside it are found
+  tl-analyze t.json --json -         the same as JSON, for programs
+"""
+
+#: A progress bar appears only if reading takes longer than this.
+_PATIENCE_S = 2.0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of leaving, so that wrong usage is an error like any other."""
+
+    def error(self, message: str) -> Any:  # type: ignore[override]
+        raise UsageError(f"{message}; tl-analyze --help shows what there is")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `tl-analyze`."""
+    parser = _Parser(
+        prog="tl-analyze",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Exit status: 0 fine, 2 bad input or usage.",
+    )
+    add = parser.add_argument
+    add("trace", nargs="+", metavar="TRACE", help="a timeline, a folder, or a pattern")
+    add("--json", metavar="FILE", help="write the report as JSON to FILE; - for standard output, and nothing else there")
+    add("--steps", metavar="A:B", help="analyse steps A to B-1 only")
+    add("--ranks", metavar="R,…", help="analyse these ranks only")
+    add("--warm-up", type=int, metavar="N", help="leave out the first N steps (default: found out)")
+    add("--no-color", action="store_true", help="plain text, as when the output is piped")
+    add("--version", action="version", version=f"tl-analyze {__version__}")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `tl-analyze`; returns its exit status."""
+    try:
+        return _run(make_parser().parse_args(argv))
+    except TlkitError as error:
+        message = " ".join(str(error).split())
+        print(f"tl-analyze: {message}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    target = arguments.json
+    if arguments.warm_up is not None and arguments.warm_up < 0:
+        raise UsageError("--warm-up is a number of steps, 0 or more")
+    with _ProgressBar() as bar:
+        analysis = analyze(
+            arguments.trace,
+            warm_up=arguments.warm_up,
+            steps=_parse_steps(arguments.steps),
+            ranks=_parse_ranks(arguments.ranks),
+            progress=bar.update,
+        )
+    if target == "-":
+        json.dump(make_report(analysis), sys.stdout, indent=2)
+        print(flush=True)
+        return 0
+    if target is not None:
+        _write_json(analysis, Path(target))
+    no_colour = arguments.no_color or "NO_COLOR" in os.environ
+    # A pipe has no width: lines are as long as they need to be, up to what a log viewer shows.
+    width = None if sys.stdout.isatty() else 110
+    console = Console(no_color=no_colour, highlight=False, width=width, markup=False, emoji=False)
+    render(analysis, console)
+    sys.stdout.flush()
+    return 0
+
+
+def _parse_steps(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, _, last = text.partition(":")
+    try:
+        chosen = (int(first or 0), int(last) if last else sys.maxsize)
+    except ValueError:
+        raise UsageError(f"--steps {text}: two numbers and a colon are needed, as in 10:20") from None
+    if chosen[0] >= chosen[1]:
+        raise UsageError(f"--steps {text}: the second number has to be larger")
+    return chosen
+
+
+def _parse_ranks(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--ranks {text}: numbers with commas are needed, as in 0,3") from None
+
+
+def _write_json(analysis: Analysis, target: Path) -> None:
+    inputs = {Path(name).resolve() for name in analysis.trace.meta.files}
+    if target.resolve() in inputs:
+        raise UsageError(f"--json {target} would overwrite the trace: choose another file")
+    try:
+        target.write_text(json.dumps(make_report(analysis), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}") from error
+
+
+class _ProgressBar:
+    """Shows how much has been read, on a terminal, once it takes long."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> "_ProgressBar":
+        return self
+
+    def update(self, done: int, total: int) -> None:
+        """Take note of the bytes read."""
+        if not sys.stderr.isatty() or time.monotonic() - self._started < _PATIENCE_S:
+            return
+        if self._bar is None:
+            columns = (TextColumn("reading"), BarColumn(), DownloadColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("reading", total=total)
+        self._bar.update(self._task, completed=done)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

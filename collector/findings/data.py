@@ -1,0 +1,127 @@
+"""The training waits for data."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, Category, LaneKind
+from ..facts import Facts
+from .base import Finding, gain_of, milliseconds, name_ranks
+
+#: Waits shorter than this share of the step are the price of asking.
+LEAST_RATIO: Final = 0.02
+
+
+class SlowLoader:
+    """The loader does not keep up, on all ranks or on some."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """One finding for all ranks at fault."""
+        waits_ns = facts.part(str(Category.DATA))
+        if not facts.breakdown.knows_compute or not waits_ns.size:
+            return []
+        mean_by_rank = waits_ns.mean(axis=1)
+        step_ns = facts.mean_step_ns
+        saved_ns = facts.saved_ns(facts.breakdown.own_work_ns - waits_ns)
+        gain, interval = gain_of(saved_ns, step_ns)
+        if gain < LEAST_RATIO:
+            return []
+        guilty = mean_by_rank >= 0.5 * mean_by_rank.max()
+        ranks = tuple(rank for rank, bad in zip(facts.ranks, guilty, strict=True) if bad)
+        wait_ns = float(mean_by_rank[guilty].mean())
+        made = _how_batches_are_made(facts, ranks)
+        workers = int(made["workers"])
+        evidence: dict[str, Any] = {
+            "mean_wait_ns": round(wait_ns),
+            "mean_wait_by_rank_ns": {str(r): round(v) for r, v in zip(facts.ranks, mean_by_rank, strict=True)},
+            "steps_waiting_ratio": float((waits_ns[guilty] > 0.5 * wait_ns).mean()),
+            **made,
+        }
+        size = max(facts.trace.meta.size, 1)
+        who = name_ranks(ranks, len(facts.ranks) if len(ranks) == len(facts.ranks) else size)
+        every = len(ranks) == len(facts.ranks) or size == 1
+        verb = "waits" if len(ranks) == 1 or who == "Every rank" else "wait"
+        sentence = (
+            f"{who} {verb} {milliseconds(wait_ns)} of each {milliseconds(step_ns)} step for the data loader"
+            + (f", which spends its time {made['slow_part']}" if made["slow_part"] else "")
+            + ("." if every else ", and the other ranks wait for them.")
+        )
+        return [
+            Finding(
+                class_="data",
+                cause="slow-loader" if every else "slow-loader-on-some-ranks",
+                ranks=ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=float(np.clip((saved_ns > 0.3 * saved_ns.mean()).mean(), 0.5, 0.99)),
+                evidence=evidence,
+                remedy=_remedy(made, step_ns, wait_ns, workers),
+                sentence=sentence,
+            )
+        ]
+
+
+def _how_batches_are_made(facts: Facts, ranks: Sequence[int]) -> dict[str, Any]:
+    """Workers, and the time that one batch takes, by part."""
+    spans = facts.trace.spans
+    mine = spans[spans["rank"].isin(ranks)]
+    fetched = mine[mine["lane_kind"].isin([str(LaneKind.DATA), str(LaneKind.WORKER)])]
+
+    def median_ns(name: str) -> float:
+        durations = fetched.loc[fetched["name"] == name, "dur_ns"]
+        return float(durations.median()) if len(durations) else 0.0
+
+    fetch_ns, dataset_ns, collate_ns = median_ns(DATA_FETCH), median_ns(DATASET), median_ns(COLLATE)
+    slow_part = ""
+    if fetch_ns:
+        slow_part = "in the dataset (reading and transforming)" if dataset_ns >= collate_ns else "in collate_fn"
+    return {
+        "workers": _workers(facts, mine),
+        "fetch_ns": round(fetch_ns),
+        "dataset_ns": round(dataset_ns),
+        "collate_ns": round(collate_ns),
+        "slow_part": slow_part,
+    }
+
+
+def _workers(facts: Facts, spans: pd.DataFrame) -> int:
+    lanes = spans.loc[spans["lane_kind"] == str(LaneKind.WORKER), ["rank", "lane"]].drop_duplicates()
+    if len(lanes):
+        return int(lanes.groupby("rank", observed=True).size().max())
+    waits = spans.loc[(spans["name"] == DATA_WAIT) & (spans["args_row"] >= 0), "args_row"]
+    return 0 if len(waits) == 0 else int(_workers_in(facts.trace.raw_args[int(waits.iloc[-1])]))
+
+
+def _workers_in(args: bytes) -> int:
+    _, _, rest = args.partition(b'"workers":')
+    digits = rest.lstrip()[:6]
+    number = digits[: len(digits) - len(digits.lstrip(b"0123456789"))]
+    return int(number or 0)
+
+
+def _remedy(made: dict[str, Any], step_ns: float, wait_ns: float, workers: int) -> str:
+    fetch_ns = float(made["fetch_ns"])
+    busy_ns = max(step_ns - wait_ns, 1.0)
+    where = "dataset's __getitem__ (caching, cheaper decoding, fewer transforms)"
+    if made["slow_part"] == "in collate_fn":
+        where = "collate_fn"
+    if not fetch_ns:
+        return "Make the loader faster, or raise DataLoader(num_workers=…)."
+    needed = max(1, math.ceil(fetch_ns / busy_ns * 1.2))
+    if workers == 0:
+        return (
+            f"Load in the background: DataLoader(num_workers={needed}) hides the {milliseconds(fetch_ns)} that a batch "
+            f"takes behind {milliseconds(busy_ns)} of other work; or make the {where} faster."
+        )
+    if needed <= workers:
+        return (
+            f"{workers} workers keep up on average (a batch takes {milliseconds(fetch_ns)}, one is needed every "
+            f"{milliseconds(busy_ns)}): free cores for them, raise prefetch_factor, or hand over smaller batches."
+        )
+    return (
+        f"Raise DataLoader(num_workers={workers}) to {needed} (a batch takes {milliseconds(fetch_ns)} to make, and one is "
+        f"needed every {milliseconds(busy_ns)}), if there are cores for them; or make the {where} faster."
+    )

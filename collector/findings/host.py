@@ -1,0 +1,74 @@
+"""Time that every rank spends on neither data, nor the model, nor communication."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ...timeline.vocabulary import Category
+from ..facts import Facts
+from .base import Finding, gain_of, milliseconds
+
+#: The loss, zero_grad and the loop itself are host code, too; less than this share of the step is ordinary.
+ORDINARY_RATIO: Final = 0.1
+
+
+class HostCode:
+    """Code of the training loop outside everything that is recorded."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """One finding if all ranks have it (one rank alone is a straggler)."""
+        if not facts.breakdown.knows_compute or not facts.steps.count:
+            return []
+        host_ns = facts.part(str(Category.OTHER))
+        common_ns = np.broadcast_to(host_ns.min(axis=0), host_ns.shape)
+        step_ns = facts.mean_step_ns
+        saved_ns = facts.saved_ns(facts.breakdown.own_work_ns - common_ns) - ORDINARY_RATIO * step_ns
+        gain, interval = gain_of(saved_ns, step_ns)
+        if gain <= 0:
+            return []
+        return [
+            Finding(
+                class_="compute",
+                cause="host-code",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.6,
+                evidence={"mean_ns": round(float(host_ns.mean()))},
+                remedy="Look at what the loop does besides the model (logging, metrics, .item(), evaluation): do it less often.",
+                sentence=(
+                    f"Every rank spends {milliseconds(float(host_ns.mean()))} of each {milliseconds(step_ns)} step in code "
+                    "that is neither data loading, nor forward, backward or optimizer."
+                ),
+            )
+        ]
+
+
+class Checkpoints:
+    """The training stands still while checkpoints are written."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """One finding if they cost something."""
+        writing_ns = facts.part(str(Category.CHECKPOINT))
+        if not writing_ns.size or not writing_ns.any():
+            return []
+        gain, interval = gain_of(facts.saved_ns(facts.breakdown.own_work_ns - writing_ns), facts.mean_step_ns)
+        ranks = tuple(rank for rank, row in zip(facts.ranks, writing_ns, strict=True) if row.any())
+        steps = int((writing_ns.max(axis=0) > 0).sum())
+        return [
+            Finding(
+                class_="compute",
+                cause="checkpoint-stall",
+                ranks=ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.9,
+                evidence={"steps": steps, "mean_ns": round(float(writing_ns[writing_ns > 0].mean()))},
+                remedy="Save less often, or in the background (torch.distributed.checkpoint.async_save).",
+                sentence=(
+                    f"{steps} of {facts.steps.count} steps wait for a checkpoint of "
+                    f"{milliseconds(float(writing_ns[writing_ns > 0].mean()))}."
+                ),
+            )
+        ]

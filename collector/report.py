@@ -1,0 +1,124 @@
+"""The machine-readable report, version 1 (`tl-analyze --json`).
+
+Other programs read it: keys may be added, none may change or go without a new version.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+
+from ..timeline.vocabulary import Category
+from .analysis import Analysis
+from .breakdown import PARTS, typical_parts
+from .findings import Finding
+
+SCHEMA: Final = "tlkit.report/1"
+
+
+def make_report(analysis: Analysis) -> dict[str, Any]:
+    """The report as a JSON-able dictionary.  Times in ns, bandwidths in GB/s (10^9 bytes)."""
+    return {
+        "schema": SCHEMA,
+        "source": _source(analysis),
+        "steps": _steps(analysis),
+        "breakdown": _breakdown(analysis),
+        "collectives": _collectives(analysis),
+        "verdict": _finding(analysis.verdict, full=False),
+        "findings": [_finding(finding, full=True) for finding in analysis.findings],
+        "notes": list(analysis.notes),
+    }
+
+
+def _source(analysis: Analysis) -> dict[str, Any]:
+    meta = analysis.trace.meta
+    return {
+        "files": list(meta.files),
+        "format": meta.format,
+        "ranks": list(meta.ranks),
+        "size": meta.size,
+        "events": meta.events,
+        "dropped": dict(meta.dropped),
+        "clock": {"method": meta.clock.method, "uncertainty_ns": meta.clock.uncertainty_ns},
+        "known_categories": [str(category) for category in Category if category in meta.known_categories],
+        "hosts": {str(rank): host for rank, host in meta.hosts.items()},
+    }
+
+
+def step_durations(analysis: Analysis) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Duration of each analysed step: the median over ranks, in ns."""
+    durations = analysis.facts.steps.duration_ns
+    if not durations.size:
+        return np.empty(0, dtype=np.int64)
+    return np.rint(np.median(durations, axis=0)).astype(np.int64)
+
+
+def _steps(analysis: Analysis) -> dict[str, Any]:
+    durations, steps = step_durations(analysis), analysis.facts.steps
+    known = len(durations) > 0
+    return {
+        "count": len(durations),
+        "excluded": steps.excluded,
+        "median_ns": int(np.median(durations)) if known else 0,
+        "p95_ns": int(np.quantile(durations, 0.95)) if known else 0,
+        "inferred": steps.inferred,
+    }
+
+
+def typical_step(analysis: Analysis, row: int | None = None) -> dict[str, int]:
+    """Parts of the median step, in ns, of all ranks together or of the rank in row `row`; they sum to that step."""
+    parts = analysis.facts.breakdown.parts_ns
+    durations = analysis.facts.steps.duration_ns
+    if not durations.size:
+        return dict.fromkeys(PARTS, 0)
+    if row is None:
+        return typical_parts(dict(parts), int(np.median(step_durations(analysis))))
+    return typical_parts({name: values[row] for name, values in parts.items()}, int(np.median(durations[row])))
+
+
+def _breakdown(analysis: Analysis) -> dict[str, Any]:
+    hidden = analysis.facts.breakdown.hidden_ns
+    return {
+        "median_step_ns": typical_step(analysis),
+        "hidden_communication_ns": int(np.median(hidden)) if hidden.size else 0,
+        "by_rank": {
+            str(rank): typical_step(analysis, row) for row, rank in enumerate(analysis.facts.ranks)
+        },
+    }
+
+
+def _collectives(analysis: Analysis) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": str(row.kind),
+            "bytes": int(row.bytes),
+            "count": int(row.count),
+            "median_ns": round(row.median_ns),
+            "wait_ns": round(row.wait_ns),
+            "transfer_ns": round(row.transfer_ns),
+            "algbw_gbps": round(float(row.algbw_gbps), 6),
+            "busbw_gbps": round(float(row.busbw_gbps), 6),
+            "process_set": int(row.process_set),
+            "tensors": round(float(row.tensors), 1),
+        }
+        for row in (
+            analysis.collectives.rename(columns={"count": "count_"})
+            .rename(columns={"count_": "count"})
+            .itertuples(index=False, name="Collective")
+        )
+    ]
+
+
+def _finding(finding: Finding, *, full: bool) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "class": finding.class_,
+        "cause": finding.cause,
+        "ranks": list(finding.ranks),
+        "predicted_gain": round(finding.predicted_gain, 4),
+        "confidence": round(finding.confidence, 3),
+        "sentence": finding.sentence,
+        "remedy": finding.remedy,
+    }
+    if full:
+        described["gain_interval"] = [round(bound, 4) for bound in finding.gain_interval]
+        described["evidence"] = finding.evidence
+    return described

@@ -1,0 +1,124 @@
+"""The steps of a run: taken from the trace, or inferred from tensors that come back.
+
+Knows which steps to leave out: the first, which pays for everything that happens once, and what follows it while it is
+still clearly slower than the rest.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from ..timeline.trace import STEP_COLUMNS, Trace, make_table
+
+#: A leading step this much longer than the median still belongs to the warm-up.
+WARM_UP_RATIO: Final = 1.5
+#: At most this share of the steps is taken for warm-up.
+WARM_UP_SHARE: Final = 0.2
+#: With fewer steps than this nothing can be left out.
+FEW_STEPS: Final = 3
+#: A tensor that comes back this often is part of the training loop.
+LEAST_OCCURRENCES: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """The steps to analyse: those that every recording rank has, without the warm-up."""
+
+    ranks: tuple[int, ...]
+    numbers: np.ndarray[tuple[int], np.dtype[np.int64]]
+    start_ns: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    """[rank, step]"""
+    end_ns: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    excluded: int
+    inferred: bool
+
+    @property
+    def duration_ns(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """[rank, step]"""
+        return self.end_ns - self.start_ns
+
+    @property
+    def count(self) -> int:
+        """How many steps are analysed."""
+        return len(self.numbers)
+
+
+def infer_steps(trace: Trace) -> pd.DataFrame:
+    """Steps of a trace that does not mark them: one round of the tensors that come back regularly.
+
+    The k-th step begins when the first of these tensors is asked for the k-th time.  The last round has no end, so it is
+    not a step.
+
+    Returns:
+        A table with STEP_COLUMNS; empty if nothing comes back.
+    """
+    tensors = trace.tensors
+    asked = tensors["submitted_ns"].where(tensors["submitted_ns"] >= 0, tensors["start_ns"])
+    rows = tensors.assign(asked_ns=asked)[tensors["kind"] != "broadcast"]
+    parts = []
+    for rank, of_rank in rows.groupby("rank", observed=True):
+        counts = of_rank["name"].value_counts()
+        counts = counts[counts >= LEAST_OCCURRENCES]
+        if counts.empty:
+            continue
+        # The loop's tensors have the commonest count, weighted by the time they cover; others come with validation.
+        commonest = counts.groupby(counts).size()
+        rounds = int((commonest * commonest.index).idxmax())
+        members = counts[counts == rounds].index
+        of_loop = of_rank[of_rank["name"].isin(members)].sort_values("asked_ns", kind="stable")
+        occurrence = of_loop.groupby("name", observed=True).cumcount()
+        starts = of_loop["asked_ns"].groupby(occurrence.to_numpy()).min().sort_index().to_numpy()
+        parts.append((rank, starts))
+    data: dict[str, object] = {
+        "rank": np.concatenate([np.full(len(s) - 1, rank) for rank, s in parts]) if parts else [],
+        "step": np.concatenate([np.arange(len(s) - 1) for _, s in parts]) if parts else [],
+        "start_ns": np.concatenate([s[:-1] for _, s in parts]) if parts else [],
+        "end_ns": np.concatenate([s[1:] for _, s in parts]) if parts else [],
+    }
+    return make_table(STEP_COLUMNS, data)
+
+
+def find_steps(
+    trace: Trace, *, warm_up: int | None = None, selected: tuple[int, int] | None = None
+) -> Steps:
+    """Choose the steps to analyse.
+
+    Args:
+        warm_up: how many leading steps to leave out; None to find out.
+        selected: first step and the one after the last, by number; None for all.
+    """
+    inferred = trace.steps.empty
+    table = infer_steps(trace) if inferred else trace.steps
+    if selected is not None:
+        table = table[(table["step"] >= selected[0]) & (table["step"] < selected[1])]
+    table = table.drop_duplicates(["rank", "step"])
+    ranks = tuple(int(rank) for rank in sorted(table["rank"].unique()))
+    starts = table.pivot(index="rank", columns="step", values="start_ns").dropna(axis="columns")
+    ends = table.pivot(index="rank", columns="step", values="end_ns").dropna(axis="columns")
+    start_ns, end_ns = starts.to_numpy(dtype=np.int64), ends.to_numpy(dtype=np.int64)
+    numbers = np.array(starts.columns, dtype=np.int64)
+    skipped = _warm_up(np.median(end_ns - start_ns, axis=0) if len(ranks) else np.empty(0))
+    if warm_up is not None:
+        skipped = min(warm_up, len(numbers))
+    return Steps(
+        ranks=ranks,
+        numbers=numbers[skipped:],
+        start_ns=start_ns[:, skipped:],
+        end_ns=end_ns[:, skipped:],
+        excluded=skipped,
+        inferred=inferred,
+    )
+
+
+def _warm_up(durations: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
+    """How many leading steps are warm-up."""
+    if len(durations) < FEW_STEPS:
+        return 0
+    usual = float(np.median(durations))
+    most = max(1, int(len(durations) * WARM_UP_SHARE))
+    skipped = 1
+    while skipped < most and durations[skipped] > WARM_UP_RATIO * usual:
+        skipped += 1
+    return skipped
