@@ -113,11 +113,19 @@ def _anatomy(analysis: Analysis) -> RenderableType | None:
             continue
         share = parts[part] / total
         bar = Text("█" * max(round(share * _BAR_WIDTH), 1), style=COLOURS[part])
-        table.add_row(_LABELS.get(part, part), bar, milliseconds(parts[part]), f"{share:.1%}")
+        table.add_row(_label(part, exposed=analysis.facts.breakdown.knows_compute), bar, milliseconds(parts[part]), f"{share:.1%}")
     hidden = analysis.facts.breakdown.hidden_ns
     if analysis.facts.breakdown.knows_compute and hidden.size:
         table.add_row("hidden communication", Text("behind computation", style="dim"), milliseconds(float(np.median(hidden))), "")
     return Group(Text(), table)
+
+
+def _label(part: str, *, exposed: bool) -> str:
+    """What a part is called; communication is `exposed` where the trace shows that nothing else was done meanwhile."""
+    label = _LABELS.get(part, part)
+    if exposed:
+        return label
+    return "outside communication" if part == Category.OTHER else label.removesuffix(" (exposed)")
 
 
 def _ranks(analysis: Analysis) -> RenderableType | None:

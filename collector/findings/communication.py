@@ -97,7 +97,7 @@ def _latency(
             remedy=remedy,
             sentence=(
                 f"{count:.0f} collectives of at most 64 KiB in every step cost {milliseconds(latency_ns)} each, whatever "
-                f"their size, and the training waits {milliseconds(float(exposed_ns.mean()))} a step for communication."
+                f"their size; {_cost(facts, exposed_ns)}."
             ),
         )
     ]
@@ -129,11 +129,17 @@ def _bandwidth(
                 "with backward_passes_per_step, and look for a faster transport or link."
             ),
             sentence=(
-                f"Moving {evidence['bytes_per_step'] / 1e6:.1f} MB a step at {algbw:.2f} GB/s keeps the training waiting "
-                f"{milliseconds(float(exposed_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step.{who}{doubt}"
+                f"{evidence['bytes_per_step'] / 1e6:.1f} MB a step move at {algbw:.2f} GB/s; {_cost(facts, exposed_ns)}."
+                f"{who}{doubt}"
             ),
         )
     ]
+
+
+def _cost(facts: Facts, exposed_ns: Row) -> str:
+    """What communication costs, as far as the trace can tell."""
+    share = f"{milliseconds(float(exposed_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step"
+    return f"the training waits {share} for it" if facts.breakdown.knows_compute else f"it takes {share}"
 
 
 def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:

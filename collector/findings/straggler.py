@@ -52,9 +52,10 @@ class SlowRank:
         if excess_ns.mean() > SIGNIFICANT * error_ns and np.median(excess_ns) > 0:
             # Steps in which chance made another rank last count against it: what is left is the rank's own.
             return self._describe(facts, row, excess_ns, np.ones(len(excess_ns), dtype=bool))
-        spikes = excess_ns > SPIKE_RATIO * np.median(facts.breakdown.step_ns)
-        opposite = excess_ns < -SPIKE_RATIO * np.median(facts.breakdown.step_ns)
-        if spikes.sum() >= LEAST_SPIKES and opposite.sum() * 4 <= spikes.sum():
+        height_ns = _spike_height_ns(excess_ns, float(np.median(facts.breakdown.step_ns)))
+        spikes, opposite = excess_ns > height_ns, excess_ns < -height_ns
+        # Chance makes ranks late in turn; a slow rank is late by more than all that the others are.
+        if spikes.sum() >= LEAST_SPIKES and excess_ns[spikes].sum() > 4 * -excess_ns[opposite].sum():
             return self._describe(facts, row, excess_ns, spikes)
         return []
 
@@ -108,6 +109,18 @@ class SlowRank:
                 ),
             )
         ]
+
+
+def _spike_height_ns(
+    excess_ns: np.ndarray[tuple[int], np.dtype[np.float64]], step_ns: float
+) -> float:
+    """From where on a single excess is no jitter: a share of the step, and well outside the usual spread.
+
+    1.4826 times the median absolute deviation is the standard deviation of normal noise.
+    """
+    usual = np.median(excess_ns)
+    spread = 1.4826 * float(np.median(np.abs(excess_ns - usual)))
+    return max(SPIKE_RATIO * step_ns, 4 * spread)
 
 
 def _excess_of_part(
