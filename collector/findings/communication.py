@@ -139,7 +139,7 @@ def _bandwidth(
 def _cost(facts: Facts, exposed_ns: Row) -> str:
     """What communication costs, as far as the trace can tell."""
     share = f"{milliseconds(float(exposed_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step"
-    return f"the training waits {share} for it" if facts.breakdown.knows_compute else f"it takes {share}"
+    return f"the training waits {share} for it" if facts.breakdown.knows_compute else f"communication takes {share}"
 
 
 def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:

@@ -1,0 +1,33 @@
+# Every target sets up what it needs in .venv.  PYTHON=python3.12 make test chooses another interpreter.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT := demo-output
+
+.PHONY: demo test lint bench clean
+.DELETE_ON_ERROR:
+
+$(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py
+	@echo "Setting up $(VENV) (a minute or two the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[runtime,test,lint]' 2>&1 | grep -v 'is ignored: it is neither' || true
+	@$(BIN)/python -c 'import torch, tlkit'
+	@touch $@
+
+demo: $(VENV)/ready
+	@PATH="$(abspath $(BIN)):$$PATH" samples/demo.sh $(OUT)
+
+test: $(VENV)/ready
+	@$(BIN)/python -m pytest -q tests/unit
+	@$(BIN)/python -m pytest -q tests/integration
+
+lint: $(VENV)/ready
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "run .venv/bin/ruff format ."; exit 1; }
+	@$(BIN)/mypy
+
+bench: $(VENV)/ready
+	@$(BIN)/python benchmarks/recording.py
+
+clean:
+	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,90 @@
+"""`import horovod.torch as hvd` without Horovod: a finder that is asked last.
+
+It stands at the end of `sys.meta_path`, so it answers only for names that nothing else provides: an installed Horovod is
+never shadowed (unless TLKIT_HOROVOD_ALIAS=force puts it first).  TLKIT_HOROVOD_ALIAS=0 keeps it out.  A `.pth` file that
+comes with the installation puts it in place when the interpreter starts; nothing heavy is imported before a script asks
+for `horovod`.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final
+
+#: Version of Horovod whose API this is.
+API_VERSION: Final = "0.28.1"
+
+_OWN: Final = __name__.rpartition(".")[0]  # tlkit.runtime
+
+#: Modules that stand for others; submodules of `horovod.torch` follow by name.
+_STANDS_FOR: Final = {
+    "horovod.torch": f"{_OWN}.torch",
+    "horovod.common.exceptions": f"{_OWN}.errors",
+    "horovod.common.process_sets": f"{_OWN}.process_sets",
+}
+_EMPTY_PACKAGES: Final = ("horovod", "horovod.common")
+_MARK: Final = "__tlkit_alias__"
+
+
+class _PackageLoader(importlib.abc.Loader):
+    """Makes `horovod` and `horovod.common`, which hold nothing but their submodules."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        setattr(module, _MARK, True)
+        if module.__name__ == "horovod":
+            module.__dict__["__version__"] = API_VERSION
+
+
+class _SameModuleLoader(importlib.abc.Loader):
+    """Hands out one of our modules under another name; it is the same module, not a copy."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._spec: importlib.machinery.ModuleSpec | None = None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._target)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has put the alias's spec on the module; relative imports in it need its own.
+        module.__spec__ = self._spec
+
+
+class HorovodAlias(importlib.abc.MetaPathFinder):
+    """Finds `horovod` and what is below it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of an alias; None for anything else."""
+        del path, target
+        if fullname != "horovod" and not fullname.startswith("horovod."):
+            return None
+        # Below somebody else's horovod nothing is ours.
+        if fullname != "horovod" and not hasattr(sys.modules.get("horovod"), _MARK):
+            return None
+        if fullname in _EMPTY_PACKAGES:
+            return importlib.machinery.ModuleSpec(fullname, _PackageLoader(), is_package=True)
+        own_name = _STANDS_FOR.get(fullname)
+        if own_name is None and fullname.startswith("horovod.torch."):
+            own_name = f"{_OWN}.torch.{fullname.removeprefix('horovod.torch.')}"
+        if own_name is None or importlib.util.find_spec(own_name) is None:
+            return None
+        return importlib.machinery.ModuleSpec(
+            fullname, _SameModuleLoader(own_name), is_package=own_name == f"{_OWN}.torch"
+        )
+
+
+def install() -> None:
+    """Put the finder in place, as TLKIT_HOROVOD_ALIAS says.  Does nothing the second time."""
+    wish = os.environ.get("TLKIT_HOROVOD_ALIAS", "").strip().lower()
+    if wish in {"0", "false", "no", "off"} or any(isinstance(f, HorovodAlias) for f in sys.meta_path):
+        return
+    sys.meta_path.insert(0 if wish == "force" else len(sys.meta_path), HorovodAlias())
