@@ -101,12 +101,14 @@ def _notes(facts: Facts) -> list[str]:
     meta, steps = facts.trace.meta, facts.steps
     notes = list(meta.notes)
     if steps.excluded:
-        what = "step was" if steps.excluded == 1 else "steps were"
-        notes.append(f"the first {steps.excluded} {what} left out as warm-up")
+        which = "the first step was" if steps.excluded == 1 else f"the first {steps.excluded} steps were"
+        notes.append(f"{which} left out as warm-up")
     if steps.inferred and steps.count:
         notes.append("this trace has no step marks: steps were inferred from tensors that come back")
     if meta.size > 1 and facts.trace.collectives.empty:
-        notes.append("no communication was found although the job has several ranks: was the model wrapped in hvd.DistributedOptimizer?")
+        notes.append(
+            "no communication was found although the job has several ranks: was the model wrapped in hvd.DistributedOptimizer?"
+        )
     if not facts.breakdown.knows_compute and steps.count:
         notes.append("how much of the communication is hidden behind computation cannot be known from this trace")
     if facts.trace.meta.dropped:

@@ -58,13 +58,15 @@ class Breakdown:
 
     @property
     def step_ns(self) -> Matrix:
-        """int64[rank, step]"""
-        return np.sum(list(self.parts_ns.values()), axis=0)
+        """int64[rank, step]."""
+        total: Matrix = np.sum(list(self.parts_ns.values()), axis=0)
+        return total
 
     @property
     def own_work_ns(self) -> Matrix:
         """Time in which the rank itself works, rather than waits for communication: int64[rank, step]."""
-        return self.step_ns - np.sum([self.parts_ns[part] for part in EXPOSED], axis=0)
+        waiting: Matrix = np.sum([self.parts_ns[part] for part in EXPOSED], axis=0)
+        return self.step_ns - waiting
 
 
 def break_down(trace: Trace, steps: Steps) -> Breakdown:
@@ -120,7 +122,9 @@ def _assign(spans: pd.DataFrame, *, knows_compute: bool) -> tuple[dict[str, Inte
     return moments, hidden
 
 
-def typical_parts(parts_ns: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]], total_ns: int) -> dict[str, int]:
+def typical_parts(
+    parts_ns: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]], total_ns: int
+) -> dict[str, int]:
     """The parts of a typical step, which sum to `total_ns` exactly.
 
     They are the means over the steps between the quartiles of duration (over all ranks given), scaled to `total_ns`; the

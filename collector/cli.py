@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -32,7 +32,7 @@ _PATIENCE_S = 2.0
 class _Parser(argparse.ArgumentParser):
     """Raises instead of leaving, so that wrong usage is an error like any other."""
 
-    def error(self, message: str) -> Any:  # type: ignore[override]
+    def error(self, message: str) -> Any:
         raise UsageError(f"{message}; tl-analyze --help shows what there is")
 
 
@@ -46,7 +46,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="a timeline, a folder, or a pattern")
-    add("--json", metavar="FILE", help="write the report as JSON to FILE; - for standard output, and nothing else there")
+    add(
+        "--json", metavar="FILE", help="write the report as JSON to FILE; - for standard output, and nothing else there"
+    )
     add("--steps", metavar="A:B", help="analyse steps A to B-1 only")
     add("--ranks", metavar="R,…", help="analyse these ranks only")
     add("--warm-up", type=int, metavar="N", help="leave out the first N steps (default: found out)")
@@ -135,7 +137,7 @@ class _ProgressBar:
         self._bar: Progress | None = None
         self._task: Any = None
 
-    def __enter__(self) -> "_ProgressBar":
+    def __enter__(self) -> Self:
         return self
 
     def update(self, done: int, total: int) -> None:

@@ -43,7 +43,8 @@ class Facts:
     @property
     def critical_row(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """For each step the row of the rank whose own work takes longest."""
-        return np.argmax(self.breakdown.own_work_ns, axis=0)
+        rows: np.ndarray[tuple[int], np.dtype[np.int64]] = np.argmax(self.breakdown.own_work_ns, axis=0)
+        return rows
 
     def on_critical_rank(self, name: str) -> Row:
         """A part of the breakdown on the critical rank of each step (ns)."""

@@ -81,7 +81,9 @@ def _headline(analysis: Analysis) -> RenderableType:
     pieces = [f"{meta.format} timeline", ranks, f"{end_ns / 1e9:.1f} s", f"{meta.events:,} events"]
     if len(durations):
         p95 = np.quantile(durations, 0.95)
-        pieces.append(f"{len(durations)} steps of {milliseconds(float(np.median(durations)))} (p95 {milliseconds(float(p95))})")
+        pieces.append(
+            f"{len(durations)} steps of {milliseconds(float(np.median(durations)))} (p95 {milliseconds(float(p95))})"
+        )
     if meta.clock.uncertainty_ns:
         pieces.append(f"clocks within {meta.clock.uncertainty_ns / 1e3:.0f} µs")
     return Text(clean(", ".join(pieces)), style="dim")
@@ -113,10 +115,14 @@ def _anatomy(analysis: Analysis) -> RenderableType | None:
             continue
         share = parts[part] / total
         bar = Text("█" * max(round(share * _BAR_WIDTH), 1), style=COLOURS[part])
-        table.add_row(_label(part, exposed=analysis.facts.breakdown.knows_compute), bar, milliseconds(parts[part]), f"{share:.1%}")
+        table.add_row(
+            _label(part, exposed=analysis.facts.breakdown.knows_compute), bar, milliseconds(parts[part]), f"{share:.1%}"
+        )
     hidden = analysis.facts.breakdown.hidden_ns
     if analysis.facts.breakdown.knows_compute and hidden.size:
-        table.add_row("hidden communication", Text("behind computation", style="dim"), milliseconds(float(np.median(hidden))), "")
+        table.add_row(
+            "hidden communication", Text("behind computation", style="dim"), milliseconds(float(np.median(hidden))), ""
+        )
     return Group(Text(), table)
 
 
@@ -194,7 +200,7 @@ def _by_power_of_two(rows: pd.DataFrame) -> pd.DataFrame:
         busbw_gbps=("busbw_gbps", "median"),
     ).reset_index()
     table["label"] = [
-        _bytes(low) if low == high else f"{_bytes(low)} – {_bytes(high)}"
+        _bytes(low) if low == high else f"{_bytes(low)} to {_bytes(high)}"
         for low, high in zip(table["least"], table["bytes"], strict=True)
     ]
     return table.sort_values("total_ns", ascending=False, kind="stable")

@@ -49,7 +49,8 @@ def step_durations(analysis: Analysis) -> np.ndarray[tuple[int], np.dtype[np.int
     durations = analysis.facts.steps.duration_ns
     if not durations.size:
         return np.empty(0, dtype=np.int64)
-    return np.rint(np.median(durations, axis=0)).astype(np.int64)
+    typical: np.ndarray[tuple[int], np.dtype[np.int64]] = np.rint(np.median(durations, axis=0)).astype(np.int64)
+    return typical
 
 
 def _steps(analysis: Analysis) -> dict[str, Any]:
@@ -80,31 +81,26 @@ def _breakdown(analysis: Analysis) -> dict[str, Any]:
     return {
         "median_step_ns": typical_step(analysis),
         "hidden_communication_ns": int(np.median(hidden)) if hidden.size else 0,
-        "by_rank": {
-            str(rank): typical_step(analysis, row) for row, rank in enumerate(analysis.facts.ranks)
-        },
+        "by_rank": {str(rank): typical_step(analysis, row) for row, rank in enumerate(analysis.facts.ranks)},
     }
 
 
 def _collectives(analysis: Analysis) -> list[dict[str, Any]]:
+    rows: list[dict[Any, Any]] = analysis.collectives.to_dict("records")
     return [
         {
-            "kind": str(row.kind),
-            "bytes": int(row.bytes),
-            "count": int(row.count),
-            "median_ns": round(row.median_ns),
-            "wait_ns": round(row.wait_ns),
-            "transfer_ns": round(row.transfer_ns),
-            "algbw_gbps": round(float(row.algbw_gbps), 6),
-            "busbw_gbps": round(float(row.busbw_gbps), 6),
-            "process_set": int(row.process_set),
-            "tensors": round(float(row.tensors), 1),
+            "kind": str(row["kind"]),
+            "bytes": int(row["bytes"]),
+            "count": int(row["count"]),
+            "median_ns": round(row["median_ns"]),
+            "wait_ns": round(row["wait_ns"]),
+            "transfer_ns": round(row["transfer_ns"]),
+            "algbw_gbps": round(float(row["algbw_gbps"]), 6),
+            "busbw_gbps": round(float(row["busbw_gbps"]), 6),
+            "process_set": int(row["process_set"]),
+            "tensors": round(float(row["tensors"]), 1),
         }
-        for row in (
-            analysis.collectives.rename(columns={"count": "count_"})
-            .rename(columns={"count_": "count"})
-            .itertuples(index=False, name="Collective")
-        )
+        for row in rows
     ]
 
 

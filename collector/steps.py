@@ -36,7 +36,7 @@ class Steps:
 
     @property
     def duration_ns(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """[rank, step]"""
+        """[rank, step]."""
         return self.end_ns - self.start_ns
 
     @property
@@ -65,7 +65,8 @@ def infer_steps(trace: Trace) -> pd.DataFrame:
             continue
         # The loop's tensors have the commonest count, weighted by the time they cover; others come with validation.
         commonest = counts.groupby(counts).size()
-        rounds = int((commonest * commonest.index).idxmax())
+        occurrences = commonest.index.to_numpy(dtype=np.int64)
+        rounds = int(occurrences[np.argmax(commonest.to_numpy() * occurrences)])
         members = counts[counts == rounds].index
         of_loop = of_rank[of_rank["name"].isin(members)].sort_values("asked_ns", kind="stable")
         occurrence = of_loop.groupby("name", observed=True).cumcount()
@@ -80,9 +81,7 @@ def infer_steps(trace: Trace) -> pd.DataFrame:
     return make_table(STEP_COLUMNS, data)
 
 
-def find_steps(
-    trace: Trace, *, warm_up: int | None = None, selected: tuple[int, int] | None = None
-) -> Steps:
+def find_steps(trace: Trace, *, warm_up: int | None = None, selected: tuple[int, int] | None = None) -> Steps:
     """Choose the steps to analyse.
 
     Args:
@@ -99,7 +98,7 @@ def find_steps(
     ends = table.pivot(index="rank", columns="step", values="end_ns").dropna(axis="columns")
     start_ns, end_ns = starts.to_numpy(dtype=np.int64), ends.to_numpy(dtype=np.int64)
     numbers = np.array(starts.columns, dtype=np.int64)
-    skipped = _warm_up(np.median(end_ns - start_ns, axis=0) if len(ranks) else np.empty(0))
+    skipped = _warm_up(np.median(end_ns - start_ns, axis=0) if ranks else np.empty(0))
     if warm_up is not None:
         skipped = min(warm_up, len(numbers))
     return Steps(

@@ -25,7 +25,11 @@ def choose_verdict(facts: Facts, findings: Sequence[Finding]) -> Finding:
     if worthy:
         return worthy[0]
     if not facts.breakdown.knows_compute:
-        return _plain("healthy", "nothing-found", "No communication problem stands out in this trace, which shows communication only.")
+        return _plain(
+            "healthy",
+            "nothing-found",
+            "No communication problem stands out in this trace, which shows communication only.",
+        )
     return _healthy(facts)
 
 

@@ -28,18 +28,14 @@ PTH_LINE = (
 )
 
 
-def build_wheel(
-    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
-) -> str:
+def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """Build a wheel."""
     name = build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
     add_pth(Path(wheel_directory) / name)
     return name
 
 
-def build_editable(
-    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
-) -> str:
+def build_editable(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """Build a wheel that points to this folder."""
     name = build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
     add_pth(Path(wheel_directory) / name)

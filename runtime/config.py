@@ -65,9 +65,7 @@ class Config:
         return Config(
             timeline=environment.get("HOROVOD_TIMELINE"),
             mark_cycles=_flag(environment, "HOROVOD_TIMELINE_MARK_CYCLES"),
-            fusion_threshold_nbytes=int(
-                _number(environment, "HOROVOD_FUSION_THRESHOLD", 128 * 1024 * 1024)
-            ),
+            fusion_threshold_nbytes=int(_number(environment, "HOROVOD_FUSION_THRESHOLD", 128 * 1024 * 1024)),
             cycle_time_s=_number(environment, "HOROVOD_CYCLE_TIME", 1.0) / 1e3,
             cache_capacity=int(_number(environment, "HOROVOD_CACHE_CAPACITY", 1024)),
             cpu_operations=environment.get("HOROVOD_CPU_OPERATIONS", "").strip().lower(),

@@ -80,9 +80,7 @@ class Engine:
         transport = _open_transport(store, launched, config, hosts)
         self._transport = transport
         ranks = tuple(range(launched.size))
-        self._executor = Executor(
-            {0: Member(transport=transport, ranks=ranks, rank=launched.rank)}, self.completions
-        )
+        self._executor = Executor({0: Member(transport=transport, ranks=ranks, rank=launched.rank)}, self.completions)
         coordinator = None
         if launched.rank == 0:
             coordinator = Coordinator(
@@ -94,9 +92,7 @@ class Engine:
         if launched.rank != 0:
             # Rank 0 answers as soon as its control thread runs; ours must not read the channel before that is done.
             channel = joined.channels[0]
-            self._clock = measure(
-                channel, same_host=joined.shares_clock, timeout_s=config.start_timeout_s
-            )
+            self._clock = measure(channel, same_host=joined.shares_clock, timeout_s=config.start_timeout_s)
             channel.send(ClockOffsetMessage(self._clock.offset_ns))
         self.control = ControlThread(
             rank=launched.rank,
@@ -181,9 +177,7 @@ class Engine:
 
     def _pending_lives(self) -> list[tuple[TensorLife, int]]:
         return [
-            (entry.life, entry.request.process_set)
-            for entry in self.control.member.pending()
-            if entry.life is not None
+            (entry.life, entry.request.process_set) for entry in self.control.member.pending() if entry.life is not None
         ]
 
     def _header(self) -> ShardHeader:
@@ -221,9 +215,7 @@ class Engine:
             self._transport.close()
 
 
-def _open_transport(
-    store: Any, launched: Launched, config: Config, hosts: tuple[str, ...]
-) -> Transport:
+def _open_transport(store: Any, launched: Launched, config: Config, hosts: tuple[str, ...]) -> Transport:
     """Connect the data plane of the global process set."""
     chosen = choose_transport(config.cpu_operations)
     try:
@@ -259,18 +251,16 @@ def _join(store: Any, launched: Launched, config: Config) -> Joined:
     channel = connect(address, int(port), config.start_timeout_s)
     channel.send(hello)
     try:
-        welcome = channel.receive_one(config.start_timeout_s)
+        answer = channel.receive_one(config.start_timeout_s)
     except (OSError, ValueError) as error:
-        raise RuntimeFailure(
-            f"rank 0 did not answer ({error}): look at its output for an earlier error"
-        ) from error
-    if not isinstance(welcome, Welcome):
-        raise RuntimeFailure(f"rank 0 gave up during start: {welcome}")
+        raise RuntimeFailure(f"rank 0 did not answer ({error}): look at its output for an earlier error") from error
+    if not isinstance(answer, Welcome):
+        raise RuntimeFailure(f"rank 0 gave up during start: {answer}")
     shares_clock = boot == boot_of_coordinator != ""
-    return Joined(welcome=welcome, channels={0: channel}, shares_clock=shares_clock)
+    return Joined(welcome=answer, channels={0: channel}, shares_clock=shares_clock)
 
 
-def _join_as_coordinator(  # noqa: PLR0913, PLR0917  the parts of one exchange
+def _join_as_coordinator(
     store: Any,
     launched: Launched,
     config: Config,
@@ -303,7 +293,7 @@ def _join_as_coordinator(  # noqa: PLR0913, PLR0917  the parts of one exchange
 def _reachable_address(launched: Launched) -> str:
     """The address of this host that the others reach: the one where they met, which is on rank 0's host."""
     name = launched.master_address or socket.gethostname()
-    return socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0]
+    return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
 
 
 _lock = threading.Lock()
@@ -341,7 +331,7 @@ def _start_recording(engine: Engine) -> None:
 
 def stop() -> None:
     """End this process's engine.  Nothing to do if none runs."""
-    global _engine  # noqa: PLW0603
+    global _engine
     with _lock:
         engine, _engine = _engine, None
         if engine is not None:
@@ -354,8 +344,6 @@ def current() -> Engine | None:
     return _engine
 
 
-def make_entry(
-    request: Request, tensor: torch.Tensor, output: torch.Tensor | None, handle: Handle
-) -> Entry:
+def make_entry(request: Request, tensor: torch.Tensor, output: torch.Tensor | None, handle: Handle) -> Entry:
     """A tensor to submit, stamped with the time of the call."""
     return Entry(request, tensor, output, handle, recorder.now_ns())

@@ -131,9 +131,7 @@ class Executor:
         kind = batch.entries[0].request.kind
         start_ns = recorder.now_ns()
         nbytes = sum(entry.tensor.nbytes for entry in batch.entries)
-        opened = recorder.begin(
-            Category.COLLECTIVE, kind.upper(), LaneKind.COMMUNICATION, payload=nbytes
-        )
+        opened = recorder.begin(Category.COLLECTIVE, kind.upper(), LaneKind.COMMUNICATION, payload=nbytes)
         error: str | None = None
         try:
             _OPERATIONS[kind](self, batch)
@@ -183,8 +181,7 @@ class Executor:
     def _operate(self, member: Member, kind: str, nbytes: int) -> Any:
         """The span of the operation itself, named as Horovod names it."""
         name = f"{member.transport.name.upper()}_{'BCAST' if kind == 'broadcast' else kind.upper()}"
-        opened = recorder.begin(Category.COLLECTIVE, name, LaneKind.COMMUNICATION, payload=nbytes)
-        return opened
+        return recorder.begin(Category.COLLECTIVE, name, LaneKind.COMMUNICATION, payload=nbytes)
 
     # One method a kind.
 
@@ -211,10 +208,8 @@ class Executor:
             recorder.end(opened)
         scale(buffer, postscale)
         if fused:
-            opened = recorder.begin(
-                Category.FUSION, MEMCPY_OUT, LaneKind.COMMUNICATION, payload=buffer.nbytes
-            )
-            torch._foreach_copy_([output.view(-1) for output in outputs], views)  # noqa: SLF001  one call for all
+            opened = recorder.begin(Category.FUSION, MEMCPY_OUT, LaneKind.COMMUNICATION, payload=buffer.nbytes)
+            torch._foreach_copy_([output.view(-1) for output in outputs], views)
             recorder.end(opened)
 
     def _pack(self, entries: Sequence[Entry]) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -222,12 +217,10 @@ class Executor:
         first = entries[0].tensor
         sizes = [entry.tensor.numel() for entry in entries]
         buffer = self._buffers.take(sum(sizes), first.dtype, first.device)
-        opened = recorder.begin(
-            Category.FUSION, MEMCPY_IN, LaneKind.COMMUNICATION, payload=buffer.nbytes
-        )
+        opened = recorder.begin(Category.FUSION, MEMCPY_IN, LaneKind.COMMUNICATION, payload=buffer.nbytes)
         torch.cat([entry.tensor.view(-1) for entry in entries], out=buffer)
         recorder.end(opened)
-        return buffer, list(buffer.split(sizes))
+        return buffer, list(torch.split(buffer, sizes))
 
     def _allgather(self, batch: Batch) -> None:
         member = self._members[batch.response.process_set]
@@ -238,7 +231,7 @@ class Executor:
         if len(batch.entries) == 1:
             output = batch.entries[0].output
             assert output is not None
-            self._gather(member, list(output.split(sizes[0])), batch.entries[0].tensor)
+            self._gather(member, list(torch.split(output, sizes[0])), batch.entries[0].tensor)
             return
         source, _ = self._pack(batch.entries)
         source = source.clone()  # the gathered buffer below is the same memory
@@ -248,24 +241,18 @@ class Executor:
             for rank in range(len(member.ranks))
         ]
         gathered = self._buffers.take(sum(chunk_numels), source.dtype, source.device)
-        chunks = list(gathered.split(chunk_numels))
+        chunks = list(torch.split(gathered, chunk_numels))
         self._gather(member, chunks, source)
-        opened = recorder.begin(
-            Category.FUSION, MEMCPY_OUT, LaneKind.COMMUNICATION, payload=gathered.nbytes
-        )
+        opened = recorder.begin(Category.FUSION, MEMCPY_OUT, LaneKind.COMMUNICATION, payload=gathered.nbytes)
         for rank, chunk in enumerate(chunks):
-            pieces = chunk.split(
-                [rows[rank] * numel for rows, numel in zip(sizes, row_numels, strict=True)]
-            )
+            pieces = torch.split(chunk, [rows[rank] * numel for rows, numel in zip(sizes, row_numels, strict=True)])
             for entry, rows, piece in zip(batch.entries, sizes, pieces, strict=True):
                 assert entry.output is not None
                 first = sum(rows[:rank])
                 entry.output[first : first + rows[rank]].view(-1).copy_(piece)
         recorder.end(opened)
 
-    def _gather(
-        self, member: Member, outputs: Sequence[torch.Tensor], source: torch.Tensor
-    ) -> None:
+    def _gather(self, member: Member, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
         opened = self._operate(member, "allgather", source.nbytes)
         try:
             if len(member.ranks) > 1:

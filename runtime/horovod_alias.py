@@ -48,6 +48,7 @@ class _SameModuleLoader(importlib.abc.Loader):
         self._spec: importlib.machinery.ModuleSpec | None = None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        del spec
         module = importlib.import_module(self._target)
         self._spec = module.__spec__
         return module

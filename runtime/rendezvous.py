@@ -15,7 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import torch.distributed as dist
+# torch.distributed hands these on without exporting them, which type checkers refuse.
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from ..timeline.errors import RuntimeFailure
 from .topology import Launched
@@ -26,7 +27,7 @@ LOOPBACK: Final = "127.0.0.1"
 _POLL_S: Final = 0.02
 
 
-def open_store(launched: Launched, timeout_s: float, generation: int) -> dist.Store:
+def open_store(launched: Launched, timeout_s: float, generation: int) -> Store:
     """A store shared by all ranks of the job.
 
     Args:
@@ -38,7 +39,7 @@ def open_store(launched: Launched, timeout_s: float, generation: int) -> dist.St
     """
     timeout = timedelta(seconds=timeout_s)
     if launched.size == 1:
-        return dist.PrefixStore(f"tlkit/{generation}", dist.HashStore())
+        return PrefixStore(f"tlkit/{generation}", HashStore())
     try:
         if launched.master_address and launched.master_port:
             store = _at_known_address(launched, timeout)
@@ -52,15 +53,15 @@ def open_store(launched: Launched, timeout_s: float, generation: int) -> dist.St
             "or raise HOROVOD_START_TIMEOUT"
         ) from error
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.PrefixStore(f"tlkit/{launched.job_id}/{restart}/{generation}", store)
+    return PrefixStore(f"tlkit/{launched.job_id}/{restart}/{generation}", store)
 
 
-def _at_known_address(launched: Launched, timeout: timedelta) -> dist.Store:
+def _at_known_address(launched: Launched, timeout: timedelta) -> Store:
     address, port = launched.master_address or LOOPBACK, launched.master_port or 0
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
     serve = launched.rank == 0 and not agent_serves
     # A script may initialise torch.distributed as well, at the same address: multi_tenant shares the server.
-    return dist.TCPStore(
+    return TCPStore(
         address,
         port,
         launched.size,
@@ -85,7 +86,7 @@ def _listen(address: str, port: int) -> int:
         return listener.detach()
 
 
-def _through_file(launched: Launched, timeout_s: float) -> dist.Store:
+def _through_file(launched: Launched, timeout_s: float) -> Store:
     if not launched.job_id or launched.local_size != launched.size:
         raise RuntimeFailure(
             f"{launched.launcher} does not say where rank 0 is: set MASTER_ADDR to its host and MASTER_PORT to a free "
@@ -96,7 +97,7 @@ def _through_file(launched: Launched, timeout_s: float) -> dist.Store:
     if launched.rank == 0:
         descriptor = _listen(LOOPBACK, 0)
         port = socket.socket(fileno=os.dup(descriptor)).getsockname()[1]
-        store = dist.TCPStore(
+        store = TCPStore(
             LOOPBACK,
             port,
             launched.size,
@@ -109,9 +110,7 @@ def _through_file(launched: Launched, timeout_s: float) -> dist.Store:
         _announce(path, port)
         return store
     port = _wait_for_port(path, timeout_s)
-    return dist.TCPStore(
-        LOOPBACK, port, launched.size, is_master=False, timeout=timeout, wait_for_workers=False
-    )
+    return TCPStore(LOOPBACK, port, launched.size, is_master=False, timeout=timeout, wait_for_workers=False)
 
 
 def _job_file(job_id: str) -> Path:

@@ -63,7 +63,7 @@ def read_launched(environment: Mapping[str, str] = os.environ) -> Launched:
     Raises:
         UsageError: rank and size contradict each other.
     """
-    found = ("none", 0, 1, None, None, "")
+    found: tuple[str, int, int, int | None, int | None, str] = ("none", 0, 1, None, None, "")
     for launcher, rank_name, size_name, local_rank_name, local_size_name, job_name in _LAUNCHERS:
         rank, size = _integer(environment, rank_name), _integer(environment, size_name)
         if rank is None or size is None:

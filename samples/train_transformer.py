@@ -1,6 +1,6 @@
 """An ordinary Horovod script: a small transformer that learns to repeat made-up text.
 
-    HOROVOD_TIMELINE=t.json tl-run -np 2 python samples/train_transformer.py
+HOROVOD_TIMELINE=t.json tl-run -np 2 python samples/train_transformer.py
 """
 
 import argparse

@@ -16,9 +16,7 @@ class TableBuilder:
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._columns = columns
-        self._codes: list[dict[str, int] | None] = [
-            {} if dtype == "category" else None for dtype in columns.values()
-        ]
+        self._codes: list[dict[str, int] | None] = [{} if dtype == "category" else None for dtype in columns.values()]
         self._values: list[list[Any]] = [[] for _ in columns]
 
     def __len__(self) -> int:
@@ -38,9 +36,7 @@ class TableBuilder:
     def finish(self) -> pd.DataFrame:
         """The table, in the order in which the rows came."""
         data: dict[str, object] = {}
-        for (name, dtype), codes, values in zip(
-            self._columns.items(), self._codes, self._values, strict=True
-        ):
+        for (name, dtype), codes, values in zip(self._columns.items(), self._codes, self._values, strict=True):
             if codes is None:
                 data[name] = np.array(values, dtype=dtype)
             else:
@@ -50,9 +46,7 @@ class TableBuilder:
         return make_table(self._columns, data)
 
 
-def map_times(
-    table: pd.DataFrame, columns: tuple[str, ...], rows: slice, change: Callable[[Times], Times]
-) -> None:
+def map_times(table: pd.DataFrame, columns: tuple[str, ...], rows: slice, change: Callable[[Times], Times]) -> None:
     """Apply `change` to time columns of some rows, in place.  Negative values mean "unknown" and stay."""
     for column in columns:
         values = table[column].to_numpy().copy()

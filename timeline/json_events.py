@@ -41,6 +41,7 @@ _decode_any: Final = msgspec.json.Decoder().decode
 _BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
 _NEXT_EVENT: Final = re.compile(rb"[\n,\]\[]\s*(?=\{)")
+_OPEN, _CLOSE = b"{}"
 _BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _TRACE_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 
@@ -74,7 +75,7 @@ def iterate_events(data: bytes, dropped: Counter[str]) -> Iterator[list[Event]]:
             position = cut
         if events:
             yield events
-    if not data.rstrip()[-1:] in {b"]", b"}"} or data.rstrip()[-2:-1] == b",":
+    if data.rstrip()[-1:] not in {b"]", b"}"} or data.rstrip()[-2:-1] == b",":
         dropped["unclosed_array"] += 1
 
 
@@ -102,9 +103,7 @@ def _without_tail(piece: bytes) -> bytes:
     return piece
 
 
-def _one_by_one(
-    data: bytes, start: int, end: int, dropped: Counter[str]
-) -> tuple[list[Event], int]:
+def _one_by_one(data: bytes, start: int, end: int, dropped: Counter[str]) -> tuple[list[Event], int]:
     """Events from `start` on, up to the first that ends at or after `end`, and where that is."""
     events: list[Event] = []
     position = start
@@ -137,9 +136,9 @@ def _end_of_object(data: bytes, begin: int) -> int:
     depth = 0
     for token in _TOKEN.finditer(data, begin, min(len(data), begin + _LONGEST_EVENT)):
         byte = data[token.start()]
-        if byte == 0x7B:
+        if byte == _OPEN:
             depth += 1
-        elif byte == 0x7D:
+        elif byte == _CLOSE:
             depth -= 1
             if depth == 0:
                 return token.end()

@@ -18,9 +18,7 @@ from .trace import Trace
 _SHARD = re.compile(r"^(?P<stem>.*)\.rank(?P<rank>\d+)(?P<suffix>(?:\.[^.]*)?(?:\.gz)?)$")
 
 
-def open_trace(
-    paths: str | Path | Sequence[str | Path], *, progress: Progress = lambda _done, _total: None
-) -> Trace:
+def open_trace(paths: str | Path | Sequence[str | Path], *, progress: Progress = lambda _done, _total: None) -> Trace:
     """Read a trace.
 
     Args:

@@ -34,9 +34,7 @@ class OpenSpan:
 
     __slots__ = ("args", "category", "claim", "name", "nvtx", "start_ns", "tid", "writer")
 
-    def __init__(
-        self, name: str, category: str, tid: int, args: Args | None, writer: ShardWriter | None
-    ) -> None:
+    def __init__(self, name: str, category: str, tid: int, args: Args | None, writer: ShardWriter | None) -> None:
         self.name = name
         self.category = category
         self.tid = tid
@@ -206,9 +204,7 @@ def end(opened: OpenSpan | None, args: Args | None = None) -> None:
     except IndexError:
         writer.end_promoted(opened, end_ns, args)
     else:
-        writer.span(
-            opened.name, opened.category, opened.tid, opened.start_ns, end_ns, opened.args
-        )
+        writer.span(opened.name, opened.category, opened.tid, opened.start_ns, end_ns, opened.args)
 
 
 def discard(opened: OpenSpan | None) -> None:
@@ -231,9 +227,7 @@ def discard(opened: OpenSpan | None) -> None:
 
 
 @contextmanager
-def _recorded_span(
-    category: Category, name: str, lane: LaneKind, args: Args | None
-) -> Iterator[None]:
+def _recorded_span(category: Category, name: str, lane: LaneKind, args: Args | None) -> Iterator[None]:
     opened = begin(category, name, lane, args)
     try:
         yield

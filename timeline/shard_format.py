@@ -57,7 +57,7 @@ class TensorLife:
 
     __slots__ = ("claim", "dtype", "flow", "kind", "name", "nbytes", "number", "shape", "submitted_ns")
 
-    def __init__(  # noqa: PLR0913  a record has as many parts as it has
+    def __init__(
         self,
         *,
         number: int,
@@ -96,7 +96,7 @@ def _encode_args(args: dict[str, Any]) -> str:
 
 
 class ShardFormat:
-    """Lines for one shard.  Every method returns whole lines, each ending in ",\\n"."""
+    r"""Lines for one shard.  Every method returns whole lines, each ending in ",\\n"."""
 
     def __init__(self, header: ShardHeader) -> None:
         self._header = header
@@ -176,11 +176,9 @@ class ShardFormat:
                 f'{{"name":{quote(name)},"cat":"{category}","ph":"X","pid":{self._pid},"tid":{tid},"ts":'
             )
         tail = f',"args":{_encode_args(args)}}},\n' if args else "},\n"
-        return f"{template}{self._ts(start_ns):.3f},\"dur\":{(end_ns - start_ns) / 1e3:.3f}{tail}"
+        return f'{template}{self._ts(start_ns):.3f},"dur":{(end_ns - start_ns) / 1e3:.3f}{tail}'
 
-    def _edge(
-        self, phase: str, name: str, category: str, tid: int, at_ns: int, args: dict[str, Any] | None
-    ) -> str:
+    def _edge(self, phase: str, name: str, category: str, tid: int, at_ns: int, args: dict[str, Any] | None) -> str:
         tail = f',"args":{_encode_args(args)}}},\n' if args else "},\n"
         return (
             f'{{"name":{quote(name)},"cat":"{category}","ph":"{phase}","pid":{self._pid},"tid":{tid},'
@@ -213,9 +211,7 @@ class ShardFormat:
 
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> str:
         """A later measurement of this rank's clock offset."""
-        return self.metadata(
-            "tlkit_clock", {"offset_ns": offset_ns, "uncertainty_ns": uncertainty_ns}, at_ns=at_ns
-        )
+        return self.metadata("tlkit_clock", {"offset_ns": offset_ns, "uncertainty_ns": uncertainty_ns}, at_ns=at_ns)
 
     def _life_template(self, life: TensorLife, process_set: int) -> tuple[str, str]:
         """Begin and rest of a tensor's life, with `%` slots for the id and the times."""
@@ -290,8 +286,21 @@ class ShardFormat:
             lines.append(
                 rest
                 % (
-                    (number, negotiated, number, negotiated, number, start)
-                    + (number, start, number, end, seq_text, number, end)
+                    (
+                        number,
+                        negotiated,
+                        number,
+                        negotiated,
+                        number,
+                        start,
+                        number,
+                        start,
+                        number,
+                        end,
+                        seq_text,
+                        number,
+                        end,
+                    )
                 )
             )
             if life.flow:

@@ -44,9 +44,7 @@ class ShardWriter:
     All methods but `start` and `close` only append to a queue and may be called from any thread.
     """
 
-    def __init__(
-        self, path: str | Path, header: ShardHeader, flush_interval_s: float = FLUSH_INTERVAL_S
-    ) -> None:
+    def __init__(self, path: str | Path, header: ShardHeader, flush_interval_s: float = FLUSH_INTERVAL_S) -> None:
         """Prepare to write to `path`; the file is made by `start`."""
         self.path = Path(path)
         self.header = header
@@ -115,7 +113,7 @@ class ShardWriter:
 
     # What follows is called while the training runs: one append each.
 
-    def span(  # noqa: PLR0913, PLR0917  positional on purpose: this is the hot path
+    def span(
         self,
         name: str,
         category: str,

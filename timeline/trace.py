@@ -78,9 +78,7 @@ COUNTER_COLUMNS: Final = {
 }
 
 
-def make_table(
-    columns: Mapping[str, str], data: Mapping[str, object] | None = None
-) -> pd.DataFrame:
+def make_table(columns: Mapping[str, str], data: Mapping[str, object] | None = None) -> pd.DataFrame:
     """A frame with exactly `columns` in order and type; empty where `data` is None.
 
     Raises:

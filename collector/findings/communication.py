@@ -147,8 +147,8 @@ def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:
     tensors = tensors[(tensors["nbytes"] > 0) & (tensors["kind"] != "broadcast")]
     if tensors.empty:
         return None
-    row = tensors.loc[tensors["nbytes"].idxmax()]
-    return str(row["name"]), float(row["nbytes"])
+    position = int(tensors["nbytes"].to_numpy().argmax())
+    return str(tensors["name"].iloc[position]), float(tensors["nbytes"].iloc[position])
 
 
 def _negotiation(facts: Facts, asking_ns: Row) -> Finding:

@@ -59,7 +59,9 @@ def _lateness_by_rank(facts: Facts) -> tuple[list[int], np.ndarray[tuple[int, in
     return ranks, lateness
 
 
-def _named(facts: Facts, ranks: list[int], lateness: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[Finding]:
+def _named(
+    facts: Facts, ranks: list[int], lateness: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+) -> list[Finding]:
     row = int(np.argmax(lateness.mean(axis=1)))
     last_ratio = float((lateness[row] > 0).mean())
     gain, interval = gain_of(np.maximum(lateness[row], 0), facts.mean_step_ns)
@@ -102,9 +104,7 @@ def _unnamed(facts: Facts) -> list[Finding]:
         return []
     # Jitter only adds: what nearly all steps have is nearer to the steady lateness than the mean is.
     gain, interval = float(quarter) / step_ns, (float(low) / step_ns, min(float(half) / step_ns, 1.0))
-    evidence: dict[str, Any] = {
-        "negotiation_quantiles_ns": {"10": round(low), "25": round(quarter), "50": round(half)}
-    }
+    evidence: dict[str, Any] = {"negotiation_quantiles_ns": {"10": round(low), "25": round(quarter), "50": round(half)}}
     return [
         Finding(
             class_="straggler",

@@ -28,12 +28,20 @@ _CAUSES: Final = {
 }
 
 _REMEDIES: Final = {
-    str(Category.FORWARD): "Look at what the model's forward does on that rank alone (its data, a sleep or lock, the device's clocks, other processes on its cores).",
-    str(Category.BACKWARD): "Look at that rank's device and cores: throttling, other processes, fewer threads than the others.",
-    str(Category.OPTIMIZER): "Look at what the optimizer does on that rank alone (logging, copies, other processes on its cores).",
-    str(Category.CHECKPOINT): "Write checkpoints less often, or in the background.",
-    str(Category.H2D): "Pin the memory of that rank's loader and copy with non_blocking=True.",
-    str(Category.OTHER): "Look at what that rank alone runs between the calls of the training loop (logging, evaluation, metrics, input preparation).",
+    str(
+        Category.FORWARD
+    ): "look at what the model's forward does there alone (its data, a sleep or lock, the device's clocks, other "
+    "processes on its cores).",
+    str(Category.BACKWARD): "look at its device and cores: throttling, other processes, fewer threads than the others.",
+    str(
+        Category.OPTIMIZER
+    ): "look at what the optimizer does there alone (logging, copies, other processes on its cores).",
+    str(Category.CHECKPOINT): "write checkpoints less often, or in the background.",
+    str(Category.H2D): "pin the memory of its loader and copy with non_blocking=True.",
+    str(
+        Category.OTHER
+    ): "look at what it alone runs between the calls of the training loop (logging, evaluation, metrics, "
+    "input preparation).",
 }
 
 
@@ -86,8 +94,7 @@ class SlowRank:
             "slow_steps_ratio": float(slow.mean()),
             "last_in_steps_ratio": last_ratio,
             "mean_wait_by_rank_ns": {
-                str(number): round(float(wait))
-                for number, wait in zip(facts.ranks, waits_ns, strict=True)
+                str(number): round(float(wait)) for number, wait in zip(facts.ranks, waits_ns, strict=True)
             },
             **_arrival_evidence(facts, rank),
         }
@@ -111,9 +118,7 @@ class SlowRank:
         ]
 
 
-def _spike_height_ns(
-    excess_ns: np.ndarray[tuple[int], np.dtype[np.float64]], step_ns: float
-) -> float:
+def _spike_height_ns(excess_ns: np.ndarray[tuple[int], np.dtype[np.float64]], step_ns: float) -> float:
     """From where on a single excess is no jitter: a share of the step, and well outside the usual spread.
 
     1.4826 times the median absolute deviation is the standard deviation of normal noise.
@@ -123,9 +128,7 @@ def _spike_height_ns(
     return max(SPIKE_RATIO * step_ns, 4 * spread)
 
 
-def _excess_of_part(
-    facts: Facts, part: str, row: int, slow: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> float:
+def _excess_of_part(facts: Facts, part: str, row: int, slow: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
     """How much longer the rank spends on a part than the others' median, on average over the slow steps (ns)."""
     values = facts.part(part)[:, slow]
     others = np.median(np.delete(values, row, axis=0), axis=0)

@@ -119,9 +119,7 @@ def connect(address: str, port: int, timeout_s: float) -> Channel:
         ) from error
 
 
-def accept_ranks(
-    listener: socket.socket, size: int, token: str, timeout_s: float
-) -> dict[int, tuple[Channel, Hello]]:
+def accept_ranks(listener: socket.socket, size: int, token: str, timeout_s: float) -> dict[int, tuple[Channel, Hello]]:
     """Wait until ranks 1 to size-1 have connected and said the token.
 
     A connection that says anything else is closed and ignored.

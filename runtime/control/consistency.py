@@ -60,9 +60,8 @@ def _dtype(_: Request, requests: Requests) -> str:
     pair = _differing(requests, lambda request: request.dtype)
     if pair is None:
         return ""
-    return (
-        f"Mismatched data types: One rank had type {pair[0]}, but another rank had type {pair[1]}."
-        + _who(requests, lambda request: request.dtype)
+    return f"Mismatched data types: One rank had type {pair[0]}, but another rank had type {pair[1]}." + _who(
+        requests, lambda request: request.dtype
     )
 
 
@@ -73,9 +72,8 @@ def _kind(_: Request, requests: Requests) -> str:
     pair = _differing(requests, kind)
     if pair is None:
         return ""
-    return (
-        f"Mismatched operations: One rank did an {pair[0]}, but another rank did an {pair[1]}."
-        + _who(requests, kind)
+    return f"Mismatched operations: One rank did an {pair[0]}, but another rank did an {pair[1]}." + _who(
+        requests, kind
     )
 
 
@@ -132,8 +130,7 @@ def _dimensions(first: Request, requests: Requests) -> str:
         if pair is not None:
             return (
                 f"Mismatched {kind} tensor shapes: One rank sent a tensor with dimension {axis} equal to {pair[0]}, "
-                f"but another rank sent a tensor with dimension {axis} equal to {pair[1]}."
-                + _who(requests, _shape)
+                f"but another rank sent a tensor with dimension {axis} equal to {pair[1]}." + _who(requests, _shape)
             )
     return ""
 
@@ -144,8 +141,7 @@ def _root(first: Request, requests: Requests) -> str:
         return ""
     return (
         f"Mismatched BROADCAST root ranks: One rank specified root rank {pair[0]}, "
-        f"but another rank specified root rank {pair[1]}."
-        + _who(requests, lambda request: f"root {request.root}")
+        f"but another rank specified root rank {pair[1]}." + _who(requests, lambda request: f"root {request.root}")
     )
 
 

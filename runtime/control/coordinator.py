@@ -127,9 +127,7 @@ class Coordinator:
             id=known_id,
             request=first,
             arrivals_ns=arrivals_ns,
-            first_dimensions=tuple(requests[rank].shape[0] for rank in members)
-            if first.kind == "allgather"
-            else (),
+            first_dimensions=tuple(requests[rank].shape[0] for rank in members) if first.kind == "allgather" else (),
         )
 
     def _learn(self, key: Key, known_id: int, requests: dict[int, Request]) -> int:
@@ -176,12 +174,8 @@ class Coordinator:
             ids=ids,
             names=[tensor.request.name for tensor in batch] if spelled_out else [],
             error=first.error,
-            sizes=[list(tensor.first_dimensions) for tensor in batch]
-            if first.first_dimensions
-            else [],
-            arrivals_ns=[
-                max(by_rank) for by_rank in zip(*(tensor.arrivals_ns for tensor in batch), strict=True)
-            ],
+            sizes=[list(tensor.first_dimensions) for tensor in batch] if first.first_dimensions else [],
+            arrivals_ns=[max(by_rank) for by_rank in zip(*(tensor.arrivals_ns for tensor in batch), strict=True)],
         )
 
     def find_stalled(self, now_ns: int, longer_than_ns: int) -> list[Stalled]:
@@ -190,9 +184,7 @@ class Coordinator:
         for (process_set, name), pending in self._pending.items():
             waiting_ns = now_ns - min(pending.arrivals_ns.values())
             if waiting_ns > longer_than_ns:
-                missing = tuple(
-                    rank for rank in self._members[process_set] if rank not in pending.requests
-                )
+                missing = tuple(rank for rank in self._members[process_set] if rank not in pending.requests)
                 stalled.append(
                     Stalled(
                         name=name,

@@ -94,10 +94,7 @@ class Member:
         for response in work.responses:
             entries = []
             for position, number in enumerate(response.ids):
-                if response.names:
-                    key = (response.process_set, response.names[position])
-                else:
-                    key = self._keys[number]
+                key = (response.process_set, response.names[position]) if response.names else self._keys[number]
                 with self._lock:
                     entry = self._waiting.pop(key, None)
                 if entry is None:
@@ -109,10 +106,10 @@ class Member:
             matched.append((response, entries))
         for number in work.forgotten:
             # The tensor may have been said by this id a moment ago; `repeat` will ask for its key then.
-            key = self._keys.get(number)
-            if key is not None:
-                self._ids.pop(key, None)
-                if key not in self._waiting:
+            known = self._keys.get(number)
+            if known is not None:
+                self._ids.pop(known, None)
+                if known not in self._waiting:
                     del self._keys[number]
         return matched
 

@@ -134,18 +134,7 @@ class Drained(msgspec.Struct, tag="drained", array_like=True):
 
 
 Message = (
-    Hello
-    | Welcome
-    | ClockPing
-    | ClockPong
-    | ClockOffset
-    | Ready
-    | Resend
-    | Work
-    | Failed
-    | Abort
-    | Goodbye
-    | Drained
+    Hello | Welcome | ClockPing | ClockPong | ClockOffset | Ready | Resend | Work | Failed | Abort | Goodbye | Drained
 )
 
 encode: Final = msgspec.msgpack.Encoder().encode

@@ -51,7 +51,7 @@ CLOCK_INTERVAL_S: Final = 60.0
 class ControlThread:
     """The control plane of one rank."""
 
-    def __init__(  # noqa: PLR0913  it joins the parts of the runtime
+    def __init__(
         self,
         *,
         rank: int,
@@ -208,7 +208,7 @@ class ControlThread:
             return
         self._abort(f"rank {rank} on {self._hosts[rank]} is gone: {error}")
 
-    def _handle(self, rank: int, message: Message) -> None:  # noqa: C901, PLR0912  one arm a message
+    def _handle(self, rank: int, message: Message) -> None:  # noqa: PLR0912  one arm a message
         coordinator = self._coordinator
         match message:
             case Ready() if coordinator is not None:
@@ -340,9 +340,7 @@ class ControlThread:
             return
         self._next_stall_check_s = now_s + max(self._config.stall_warning_s, 0.1)
         assert self._coordinator is not None
-        stalled = self._coordinator.find_stalled(
-            time.monotonic_ns(), round(self._config.stall_warning_s * 1e9)
-        )
+        stalled = self._coordinator.find_stalled(time.monotonic_ns(), round(self._config.stall_warning_s * 1e9))
         if not stalled:
             return
         by_rank: dict[int, list[str]] = {}
@@ -427,4 +425,3 @@ class ControlThread:
         self._executor.abort(error or reason)
         self._leaving = True
         self._finished = True
-

@@ -142,9 +142,7 @@ def _recording(original: Callable[..., Any]) -> Callable[..., Any]:
     return recorded_fetch
 
 
-def _fetch_recorded(
-    fetcher: Any, index: Any, original: Callable[..., Any], worker_end: WorkerEnd | None
-) -> Any:
+def _fetch_recorded(fetcher: Any, index: Any, original: Callable[..., Any], worker_end: WorkerEnd | None) -> Any:
     """Make a batch; in a worker the spans go through the pipe (and to NVTX), elsewhere to the recorder."""
     collate = fetcher.collate_fn
     collated_ns = [0, 0]

@@ -41,9 +41,7 @@ class StepTracker:
         end_ns = recorder.now_ns()
         # A step that began before this timeline did is not whole.
         if self._start_ns is not None and self._writer is recorder.timeline():
-            recorder.complete(
-                LaneKind.STEPS, "step", STEP, self._start_ns, end_ns, {"step": self._number}
-            )
+            recorder.complete(LaneKind.STEPS, "step", STEP, self._start_ns, end_ns, {"step": self._number})
         self._number += 1
         self._begin(end_ns)
 

@@ -86,6 +86,4 @@ def record_fetch(times: FetchTimes, worker: int, dropped: int = 0) -> None:
     dataset_end_ns = times.collate_start_ns or times.end_ns
     recorder.complete(lane, data, DATASET, times.start_ns, dataset_end_ns, None, worker)
     if times.collate_start_ns:
-        recorder.complete(
-            lane, data, COLLATE, times.collate_start_ns, times.collate_end_ns, None, worker
-        )
+        recorder.complete(lane, data, COLLATE, times.collate_start_ns, times.collate_end_ns, None, worker)

@@ -33,7 +33,14 @@ def rank_environments(
     for rank in range(ranks):
         environment = {**inherited, **settings}
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
-        numbers = {"RANK": rank, "SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_SIZE": ranks, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+        numbers = {
+            "RANK": rank,
+            "SIZE": ranks,
+            "LOCAL_RANK": rank,
+            "LOCAL_SIZE": ranks,
+            "CROSS_RANK": 0,
+            "CROSS_SIZE": 1,
+        }
         environment |= {f"HOROVOD_{name}": str(number) for name, number in numbers.items()}
         environment |= {
             "HOROVOD_HOSTNAME": "localhost",
@@ -54,8 +61,11 @@ def rank_environments(
 
 
 def _free_port() -> int:
-    """A port that is free now.  Somebody else could take it before rank 0 does; the kernel hands out ports in an order
-    that makes this unlikely, and rank 0 says so clearly if it happens."""
+    """A port that is free now.
+
+    Somebody else could take it before rank 0 does; the kernel hands out ports in an order that makes this unlikely, and
+    rank 0 says so clearly if it happens.
+    """
     with socket.socket() as listener:
         listener.bind((_LOOPBACK, 0))
         port: int = listener.getsockname()[1]
@@ -84,7 +94,7 @@ def _run(argv: Sequence[str]) -> int:
     if not command:
         raise UsageError("what to run?  Add a command, as in `tl-run -np 2 python train.py`")
     _refuse_what_is_missing(arguments)
-    settings = {}
+    settings: dict[str, str] = {}
     if arguments.config_file:
         settings, unknown = read_config_file(arguments.config_file)
         for key in unknown:

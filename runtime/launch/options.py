@@ -39,28 +39,135 @@ class Setting:
 _SWITCH: Final = "switch"
 
 SETTINGS: Final = (
-    Setting("timeline-filename", "HOROVOD_TIMELINE", str, "write a timeline here; rank r writes FILE.rank<r>", "timeline.filename"),
-    Setting("timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES", _SWITCH, "mark negotiation cycles on the timeline", "timeline.mark_cycles"),
-    Setting("fusion-threshold-mb", "HOROVOD_FUSION_THRESHOLD", int, "fuse tensors up to this many MiB (default 128)", "params.fusion_threshold_mb", 1024 * 1024),
-    Setting("cycle-time-ms", "HOROVOD_CYCLE_TIME", float, "wait this long for more tensors before negotiating (default 1)", "params.cycle_time_ms"),
-    Setting("cache-capacity", "HOROVOD_CACHE_CAPACITY", int, "remember this many negotiated tensors (default 1024)", "params.cache_capacity"),
-    Setting("hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", _SWITCH, "accepted for compatibility", "params.hierarchical_allreduce"),
-    Setting("hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", _SWITCH, "accepted for compatibility", "params.hierarchical_allgather"),
-    Setting("torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", _SWITCH, "accepted for compatibility", "params.torus_allreduce"),
+    Setting(
+        "timeline-filename",
+        "HOROVOD_TIMELINE",
+        str,
+        "write a timeline here; rank r writes FILE.rank<r>",
+        "timeline.filename",
+    ),
+    Setting(
+        "timeline-mark-cycles",
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        _SWITCH,
+        "mark negotiation cycles on the timeline",
+        "timeline.mark_cycles",
+    ),
+    Setting(
+        "fusion-threshold-mb",
+        "HOROVOD_FUSION_THRESHOLD",
+        int,
+        "fuse tensors up to this many MiB (default 128)",
+        "params.fusion_threshold_mb",
+        1024 * 1024,
+    ),
+    Setting(
+        "cycle-time-ms",
+        "HOROVOD_CYCLE_TIME",
+        float,
+        "wait this long for more tensors before negotiating (default 1)",
+        "params.cycle_time_ms",
+    ),
+    Setting(
+        "cache-capacity",
+        "HOROVOD_CACHE_CAPACITY",
+        int,
+        "remember this many negotiated tensors (default 1024)",
+        "params.cache_capacity",
+    ),
+    Setting(
+        "hierarchical-allreduce",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        _SWITCH,
+        "accepted for compatibility",
+        "params.hierarchical_allreduce",
+    ),
+    Setting(
+        "hierarchical-allgather",
+        "HOROVOD_HIERARCHICAL_ALLGATHER",
+        _SWITCH,
+        "accepted for compatibility",
+        "params.hierarchical_allgather",
+    ),
+    Setting(
+        "torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", _SWITCH, "accepted for compatibility", "params.torus_allreduce"
+    ),
     Setting("autotune", "HOROVOD_AUTOTUNE", _SWITCH, "accepted for compatibility", "autotune.enabled"),
     Setting("autotune-log-file", "HOROVOD_AUTOTUNE_LOG", str, "accepted for compatibility", "autotune.log_file"),
-    Setting("autotune-warmup-samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int, "accepted for compatibility", "autotune.warmup_samples"),
-    Setting("autotune-steps-per-sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", int, "accepted for compatibility", "autotune.steps_per_sample"),
-    Setting("autotune-bayes-opt-max-samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int, "accepted for compatibility", "autotune.bayes_opt_max_samples"),
-    Setting("autotune-gaussian-process-noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float, "accepted for compatibility", "autotune.gaussian_process_noise"),
-    Setting("stall-check-warning-time-seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", int, "warn when a tensor waits this long for a rank (default 60)", "stall_check.warning_time_seconds"),
-    Setting("stall-check-shutdown-time-seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, "end the job when it waits this long (default never)", "stall_check.shutdown_time_seconds"),
-    Setting("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", _SWITCH, "accepted for compatibility", "library_options.mpi_threads_disable"),
-    Setting("num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", int, "accepted for compatibility", "library_options.num_nccl_streams"),
-    Setting("thread-affinity", "HOROVOD_THREAD_AFFINITY", int, "accepted for compatibility", "library_options.thread_affinity"),
-    Setting("gloo-timeout-seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS", int, "give up a collective without progress after this (default 30)", "library_options.gloo_timeout_seconds"),
+    Setting(
+        "autotune-warmup-samples",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        int,
+        "accepted for compatibility",
+        "autotune.warmup_samples",
+    ),
+    Setting(
+        "autotune-steps-per-sample",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        int,
+        "accepted for compatibility",
+        "autotune.steps_per_sample",
+    ),
+    Setting(
+        "autotune-bayes-opt-max-samples",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        int,
+        "accepted for compatibility",
+        "autotune.bayes_opt_max_samples",
+    ),
+    Setting(
+        "autotune-gaussian-process-noise",
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+        float,
+        "accepted for compatibility",
+        "autotune.gaussian_process_noise",
+    ),
+    Setting(
+        "stall-check-warning-time-seconds",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        int,
+        "warn when a tensor waits this long for a rank (default 60)",
+        "stall_check.warning_time_seconds",
+    ),
+    Setting(
+        "stall-check-shutdown-time-seconds",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        int,
+        "end the job when it waits this long (default never)",
+        "stall_check.shutdown_time_seconds",
+    ),
+    Setting(
+        "mpi-threads-disable",
+        "HOROVOD_MPI_THREADS_DISABLE",
+        _SWITCH,
+        "accepted for compatibility",
+        "library_options.mpi_threads_disable",
+    ),
+    Setting(
+        "num-nccl-streams",
+        "HOROVOD_NUM_NCCL_STREAMS",
+        int,
+        "accepted for compatibility",
+        "library_options.num_nccl_streams",
+    ),
+    Setting(
+        "thread-affinity",
+        "HOROVOD_THREAD_AFFINITY",
+        int,
+        "accepted for compatibility",
+        "library_options.thread_affinity",
+    ),
+    Setting(
+        "gloo-timeout-seconds",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        int,
+        "give up a collective without progress after this (default 30)",
+        "library_options.gloo_timeout_seconds",
+    ),
     Setting("log-level", "HOROVOD_LOG_LEVEL", str, "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL", "logging.level"),
-    Setting("start-timeout", "HOROVOD_START_TIMEOUT", int, "wait this many seconds for all ranks to start (default 30)"),
+    Setting(
+        "start-timeout", "HOROVOD_START_TIMEOUT", int, "wait this many seconds for all ranks to start (default 30)"
+    ),
 )
 
 _LOG_LEVELS: Final = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
@@ -69,7 +176,7 @@ _LOG_LEVELS: Final = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 class _Parser(argparse.ArgumentParser):
     """Raises instead of leaving, so that wrong usage is an error like any other."""
 
-    def error(self, message: str) -> Any:  # type: ignore[override]
+    def error(self, message: str) -> Any:
         raise UsageError(f"{message}; tl-run --help shows the flags")
 
 
@@ -89,13 +196,36 @@ def make_parser() -> argparse.ArgumentParser:
     add("-H", "--hosts", help="hosts and slots, as localhost:4; this version starts ranks on this machine only")
     add("-hostfile", "--hostfile", metavar="FILE", help="the same from a file, a line `name slots=N` a host")
     add("--output-filename", metavar="DIR", help="also write DIR/rank.<r>/stdout and stderr")
-    add("-prefix-timestamp", "--prefix-output-with-timestamp", action="store_true", dest="prefix_timestamp", help="begin each line of output with the time")
+    add(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        dest="prefix_timestamp",
+        help="begin each line of output with the time",
+    )
     add("--verbose", action="store_true", help="say what is started and with which settings")
     add("--config-file", metavar="FILE", help="settings in YAML; flags win over it")
-    add("--network-interfaces", "--network-interface", metavar="NAMES", help="network interface for the ranks' connections")
+    add(
+        "--network-interfaces",
+        "--network-interface",
+        metavar="NAMES",
+        help="network interface for the ranks' connections",
+    )
     add("--log-with-timestamp", action="store_const", const="0", dest="hide_time", help="times in the runtime's log")
-    add("--log-without-timestamp", action="store_const", const="1", dest="hide_time", help="no times in the runtime's log")
-    add("--stall-check", action="store_const", const="0", dest="stall_check_disable", help="warn of stalled tensors (default)")
+    add(
+        "--log-without-timestamp",
+        action="store_const",
+        const="1",
+        dest="hide_time",
+        help="no times in the runtime's log",
+    )
+    add(
+        "--stall-check",
+        action="store_const",
+        const="0",
+        dest="stall_check_disable",
+        help="warn of stalled tensors (default)",
+    )
     add("--no-stall-check", action="store_const", const="1", dest="stall_check_disable", help="do not")
     controllers = parser.add_mutually_exclusive_group()
     controllers.add_argument("--gloo", action="store_true", help="move data with Gloo (default)")
@@ -115,11 +245,17 @@ def add_settings(group: Any) -> None:
     for setting in SETTINGS:
         destination = setting.variable
         if setting.kind is _SWITCH:
-            group.add_argument(f"--{setting.flag}", action="store_const", const="1", dest=destination, help=setting.help)
-            group.add_argument(f"--no-{setting.flag}", action="store_const", const="0", dest=destination, help=argparse.SUPPRESS)
+            group.add_argument(
+                f"--{setting.flag}", action="store_const", const="1", dest=destination, help=setting.help
+            )
+            group.add_argument(
+                f"--no-{setting.flag}", action="store_const", const="0", dest=destination, help=argparse.SUPPRESS
+            )
         else:
             metavar = {int: "N", float: "X", str: "TEXT"}[setting.kind]
-            group.add_argument(f"--{setting.flag}", type=setting.kind, dest=destination, metavar=metavar, help=setting.help)
+            group.add_argument(
+                f"--{setting.flag}", type=setting.kind, dest=destination, metavar=metavar, help=setting.help
+            )
 
 
 def _as_variable(setting: Setting, value: Any) -> str:
@@ -129,7 +265,7 @@ def _as_variable(setting: Setting, value: Any) -> str:
         UsageError: it is out of range.
     """
     if setting.kind is _SWITCH:
-        return "1" if value in {True, "1", 1} else "0"
+        return "1" if value in {True, "1"} else "0"
     if setting.kind in {int, float}:
         try:
             number = setting.kind(value)

@@ -5,6 +5,7 @@ Each rank leads a session of its own, so that all it started can be ended with i
 """
 
 import codecs
+import contextlib
 import ctypes
 import os
 import re
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, TextIO
+from typing import IO, Final, TextIO
 
 #: How long a rank may take to end after SIGTERM before it gets SIGKILL.
 GRACE_S: Final = 5.0
@@ -28,7 +29,9 @@ _CHUNK_NBYTES: Final = 1 << 16
 class Output:
     """One stream of one rank: cuts it into lines, and puts the rank before each."""
 
-    def __init__(self, rank: int, name: str, source: BinaryIO, console: TextIO, copy: TextIO | None, *, with_time: bool) -> None:
+    def __init__(
+        self, rank: int, name: str, source: IO[bytes], console: TextIO, copy: TextIO | None, *, with_time: bool
+    ) -> None:
         self.source = source
         self._rank, self._name = rank, name
         self._console, self._copy = console, copy
@@ -197,10 +200,8 @@ class Workers:
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

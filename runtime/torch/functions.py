@@ -72,9 +72,7 @@ def broadcast_object(
     return obj if is_root else pickle.load(io.BytesIO(payload.numpy().tobytes()))  # noqa: S301  see the docstring
 
 
-def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Every rank's object, in rank order.  The ranks of a job trust each other: they travel as pickles."""
     name = name or type(obj).__name__
     payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
@@ -147,6 +145,4 @@ def broadcast_optimizer_state(
 
 
 def _broadcast_all(tensors: list[torch.Tensor], root_rank: int) -> None:
-    broadcast_parameters(
-        [(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank
-    )
+    broadcast_parameters([(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank)

@@ -109,13 +109,11 @@ def _check(tensor: torch.Tensor, *, reduce: bool) -> str:
     return name
 
 
-def _resolve_op(op: int | None, average: bool | None) -> ReduceOp:
+def _resolve_op(op: int | None, average: bool | None) -> ReduceOp:  # noqa: FBT001  Horovod's older argument
     if average is not None:
         if op is not None:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-        warnings.warn(
-            "Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=4
-        )
+        warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=4)
         return ReduceOp.AVERAGE if average else ReduceOp.SUM
     resolved = ReduceOp.AVERAGE if op is None else ReduceOp(op)
     if resolved is ReduceOp.ADASUM:
@@ -160,7 +158,7 @@ def _device(tensor: torch.Tensor) -> str:
     return tensor.device.type
 
 
-def _start_allreduce(  # noqa: PLR0913  Horovod's arguments
+def _start_allreduce(
     tensors: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
     name: str | None,
@@ -195,15 +193,13 @@ def _start_allreduce(  # noqa: PLR0913  Horovod's arguments
                 output,
                 handle,
             )
-            for position, (tensor, output, dtype) in enumerate(
-                zip(tensors, outputs, dtypes, strict=True), start=1
-            )
+            for position, (tensor, output, dtype) in enumerate(zip(tensors, outputs, dtypes, strict=True), start=1)
         ]
 
     return _start(group, name, _outputs if grouped else _only_output, make)
 
 
-def allreduce_async(  # noqa: PLR0913, PLR0917  Horovod's signature
+def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001
     name: str | None = None,
@@ -225,7 +221,7 @@ def allreduce_async(  # noqa: PLR0913, PLR0917  Horovod's signature
     )
 
 
-def allreduce_async_(  # noqa: PLR0913, PLR0917
+def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001
     name: str | None = None,
@@ -249,6 +245,11 @@ def allreduce_async_(  # noqa: PLR0913, PLR0917
     return number
 
 
+def _apply(function: Any, *arguments: Any) -> Any:
+    """Call an autograd function (torch leaves `apply` untyped)."""
+    return function.apply(*arguments)
+
+
 class _Allreduce(torch.autograd.Function):
     """Reduction whose gradient is the same reduction of the gradient."""
 
@@ -264,7 +265,7 @@ class _Allreduce(torch.autograd.Function):
         return reduced, None, None, None, None, None
 
 
-def allreduce(  # noqa: PLR0913, PLR0917
+def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001
     name: str | None = None,
@@ -279,13 +280,11 @@ def allreduce(  # noqa: PLR0913, PLR0917
     context = None
     if compression is not None:
         tensor, context = compression.compress(tensor)
-    reduced: torch.Tensor = _Allreduce.apply(
-        tensor, name, resolved, prescale_factor, postscale_factor, process_set
-    )
+    reduced: torch.Tensor = _apply(_Allreduce, tensor, name, resolved, prescale_factor, postscale_factor, process_set)
     return reduced if compression is None else compression.decompress(reduced, context)
 
 
-def allreduce_(  # noqa: PLR0913, PLR0917
+def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001
     name: str | None = None,
@@ -300,7 +299,7 @@ def allreduce_(  # noqa: PLR0913, PLR0917
     return reduced
 
 
-def grouped_allreduce_async(  # noqa: PLR0913, PLR0917
+def grouped_allreduce_async(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001
     name: str | None = None,
@@ -322,7 +321,7 @@ def grouped_allreduce_async(  # noqa: PLR0913, PLR0917
     )
 
 
-def grouped_allreduce_async_(  # noqa: PLR0913, PLR0917
+def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001
     name: str | None = None,
@@ -347,7 +346,7 @@ def grouped_allreduce_async_(  # noqa: PLR0913, PLR0917
     return number
 
 
-def grouped_allreduce(  # noqa: PLR0913, PLR0917
+def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001
     name: str | None = None,
@@ -372,7 +371,7 @@ def grouped_allreduce(  # noqa: PLR0913, PLR0917
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
 
 
-def grouped_allreduce_(  # noqa: PLR0913, PLR0917
+def grouped_allreduce_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001
     name: str | None = None,
@@ -415,9 +414,7 @@ def _start_single(
     return _start(kind, name, _only_output, make)
 
 
-def allgather_async(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start to concatenate the tensors of all ranks along the first dimension, which may differ by rank."""
     return _start_single("allgather", tensor.detach(), None, name, process_set)
 
@@ -450,7 +447,7 @@ def allgather(
     """
     if tensor.dim() == 0:
         raise ValueError("allgather needs a tensor with at least one dimension; use tensor.reshape(1)")
-    gathered: torch.Tensor = _Allgather.apply(tensor, name, process_set)
+    gathered: torch.Tensor = _apply(_Allgather, tensor, name, process_set)
     return gathered
 
 
@@ -492,9 +489,7 @@ class _Broadcast(torch.autograd.Function):
     """Copy of the root's tensor; its gradient is averaged and belongs to the root alone."""
 
     @staticmethod
-    def forward(
-        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
-    ) -> Any:
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
         ctx.root_rank, ctx.process_set = root_rank, process_set
         return synchronize(broadcast_async(tensor, root_rank, name, process_set))
 
@@ -514,7 +509,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """`root_rank`'s tensor, on all ranks; differentiable."""
-    copied: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
+    copied: torch.Tensor = _apply(_Broadcast, tensor, root_rank, name, process_set)
     return copied
 
 

@@ -41,7 +41,7 @@ Finish = Callable[[], None]
 class _Reduction:
     """The reductions of one optimizer: which gradient is under way, which is due."""
 
-    def __init__(  # noqa: PLR0913  the arguments of DistributedOptimizer
+    def __init__(
         self,
         names: dict[torch.Tensor, str],
         *,
@@ -99,9 +99,7 @@ class _Reduction:
             gradient = gradient.to_dense()
         sent, context = self.compression.compress(gradient)
         sent = sent.contiguous()
-        handle = allreduce_async_(
-            sent, None, name, self.op, *self.scales, process_set=self.process_set
-        )
+        handle = allreduce_async_(sent, None, name, self.op, *self.scales, process_set=self.process_set)
 
         def finish() -> None:
             self._store(parameter, synchronize(handle), context)
@@ -134,9 +132,7 @@ class _Reduction:
             self.under_way[parameter] = ([], lambda: None)
         self.under_way[group[0]] = ([handle], finish)
 
-    def _start_sparse(
-        self, parameter: torch.Tensor, gradient: torch.Tensor, name: str
-    ) -> tuple[list[int], Finish]:
+    def _start_sparse(self, parameter: torch.Tensor, gradient: torch.Tensor, name: str) -> tuple[list[int], Finish]:
         """Gather indices and values of all ranks; that is the sum, as a sparse tensor."""
         coalesced = gradient.coalesce()
         # The ranks' indices are joined along the first dimension, so each row is one index.
@@ -221,7 +217,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Synchronise the gradients and update the parameters."""
         if self._should_synchronize and closure is None:
             if self._synchronized:
@@ -334,7 +330,7 @@ def _resolve_groups(
     return [group for group in ([p for p in group if id(p) in known] for group in lists) if group]
 
 
-def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917  Horovod's name and arguments
+def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: Any = Compression.none,
@@ -375,8 +371,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917  Horovod's name and ar
     trained = {parameter: name for parameter, name in names.items() if parameter.requires_grad}
     base = type(optimizer)
     # The name stays, since scripts and schedulers look at it; the module is where Horovod's would be.
-    new_class = type(base.__name__, (_DistributedOptimizer, base), {"__module__": __name__})
-    distributed = new_class.__new__(new_class)
+    new_class: type = type(base.__name__, (_DistributedOptimizer, base), {"__module__": __name__})
+    distributed: Any = object.__new__(new_class)
     distributed.__dict__.update(optimizer.__dict__)
     # A scheduler made before may have put a `step` bound to the original on the instance.
     distributed.__dict__.pop("step", None)
@@ -396,5 +392,6 @@ def DistributedOptimizer(  # noqa: N802, PLR0913, PLR0917  Horovod's name and ar
     distributed._reduction = reduction  # noqa: SLF001
     if size() > 1:
         for parameter in trained:
-            parameter.register_post_accumulate_grad_hook(reduction.gradient_is_ready)
+            register: Any = parameter.register_post_accumulate_grad_hook
+            register(reduction.gradient_is_ready)
     return distributed

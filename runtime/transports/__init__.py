@@ -19,9 +19,7 @@ def choose_transport(asked: str) -> type[GlooTransport]:
     try:
         return TRANSPORTS[asked]
     except KeyError:
-        raise UsageError(
-            f"HOROVOD_CPU_OPERATIONS={asked}: this version has {', '.join(sorted(TRANSPORTS))}"
-        ) from None
+        raise UsageError(f"HOROVOD_CPU_OPERATIONS={asked}: this version has {', '.join(sorted(TRANSPORTS))}") from None
 
 
 __all__ = ["TRANSPORTS", "GlooTransport", "Transport", "choose_transport"]

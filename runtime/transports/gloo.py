@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from ..operations import ReduceOp
 
@@ -25,9 +26,9 @@ class GlooTransport:
 
     name = "gloo"
 
-    def __init__(  # noqa: PLR0913  each of these is a fact of the group
+    def __init__(
         self,
-        store: dist.Store,
+        store: Store,
         rank: int,
         size: int,
         *,

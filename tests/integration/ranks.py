@@ -67,9 +67,7 @@ def environment_of(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
-def start_ranks(
-    size: int, script: str, environment: Mapping[str, str] | None = None
-) -> list[subprocess.Popen[str]]:
+def start_ranks(size: int, script: str, environment: Mapping[str, str] | None = None) -> list[subprocess.Popen[str]]:
     """Start `size` ranks that run `script`, with `hvd`, `torch` and `answer` at hand."""
     port = free_port()
     code = _PREAMBLE + textwrap.dedent(script)

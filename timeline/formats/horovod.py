@@ -237,9 +237,7 @@ class _Reader:
         batch = row.batch
         if batch is not None and row.start_ns >= 0:
             end_ns = row.end_ns if row.end_ns >= 0 else self._last_ns
-            batch.members.append(
-                _Member(row.name, row.nbytes, *row.negotiation, row.start_ns, end_ns)
-            )
+            batch.members.append(_Member(row.name, row.nbytes, *row.negotiation, row.start_ns, end_ns))
             for rank, at_ns in row.ticks.items():
                 batch.ticks[rank] = max(batch.ticks.get(rank, -1), at_ns)
             row.negotiation, row.ticks, row.nbytes = (-1, -1), {}, -1
@@ -282,7 +280,9 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     reader.read(data)
     progress(len(data), len(data))
     if not len(reader.spans):
-        raise TraceError(f"{source.path} is a Horovod timeline without any operation: did the run end before its first?")
+        raise TraceError(
+            f"{source.path} is a Horovod timeline without any operation: did the run end before its first?"
+        )
     first_ns = max(reader.first_ns, 0)
     spans = reader.spans.finish()
     spans["start_ns"] -= first_ns
@@ -296,9 +296,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             events=reader.events,
             dropped=dict(source.dropped),
             clock=Clock(method="single", uncertainty_ns=0),
-            known_categories=frozenset(
-                {Category.NEGOTIATE, Category.QUEUE, Category.FUSION, Category.COLLECTIVE}
-            ),
+            known_categories=frozenset({Category.NEGOTIATE, Category.QUEUE, Category.FUSION, Category.COLLECTIVE}),
             notes=tuple(_notes(reader)),
             epoch_unix_ns=reader.epoch_unix_ns + first_ns if reader.epoch_unix_ns else 0,
         ),

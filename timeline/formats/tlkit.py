@@ -41,6 +41,8 @@ NAME: Final = "tlkit"
 
 _KIND_OF_NAME: Final = {kind.upper(): kind for kind in COLLECTIVE_KINDS}
 _LANE_OF_TID: Final = {tid: lane for lane, tid in LANE_TIDS.items()}
+#: Missing ranks that a note names.
+_MOST_NAMED: Final = 10
 _COMMUNICATION: Final = LANE_TIDS[LaneKind.COMMUNICATION]
 _CATEGORIES: Final = {str(category): category for category in Category}
 
@@ -171,9 +173,7 @@ class _ShardReader:
             args_row = len(tables.raw_args)
             tables.raw_args.append(bytes(args))
         category = _CATEGORIES.get(event.cat, Category.OTHER)
-        tables.spans.add(
-            self.rank, lane, str(lane_kind), str(category), event.name, start_ns, dur_ns, args_row
-        )
+        tables.spans.add(self.rank, lane, str(lane_kind), str(category), event.name, start_ns, dur_ns, args_row)
         if tid == LANE_TIDS[LaneKind.STEPS] and event.name == STEP:
             step = int(args_of(event).get("step", 0))
             tables.steps.add(self.rank, step, start_ns, start_ns + dur_ns)
@@ -271,9 +271,7 @@ class _ShardReader:
             category = Category.NEGOTIATE
         elif name == QUEUE:
             category = Category.QUEUE
-        self.tables.spans.add(
-            self.rank, life.name, str(LaneKind.TENSOR), str(category), name, start_ns, dur_ns, -1
-        )
+        self.tables.spans.add(self.rank, life.name, str(LaneKind.TENSOR), str(category), name, start_ns, dur_ns, -1)
 
     def _counter(self, event: Event) -> None:
         value = args_of(event).get("value")
@@ -360,11 +358,11 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     headers = [reader.header for _, reader in readers if reader.header is not None]
     dropped: Counter[str] = sum((source.dropped for source, _ in readers), Counter())
     ranks = tuple(sorted({header.rank for header in headers}))
-    size = max(max(header.size for header in headers), len(ranks))
+    size = max(*(header.size for header in headers), len(ranks))
     notes = []
     missing = sorted(set(range(size)) - set(ranks))
     if missing:
-        shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+        shown = ", ".join(map(str, missing[:_MOST_NAMED])) + (", …" if len(missing) > _MOST_NAMED else "")
         notes.append(f"{len(missing)} of {size} ranks have no shard here: {shown}")
     return Trace(
         meta=TraceMeta(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tlkit.runtime.control.coordinator import Coordinator
 from tlkit.runtime.control.member import Member
 from tlkit.runtime.control.messages import Ready, Request, Work
@@ -27,9 +28,7 @@ def entry(name: str, submitted_ns: int = 0, **changes: object) -> Entry:
 
 def coordinator(size: int = 2, capacity: int = 1024, threshold: int = 1 << 20) -> Coordinator:
     """A coordinator of one process set."""
-    return Coordinator(
-        {0: tuple(range(size))}, fusion_threshold_nbytes=threshold, cache_capacity=capacity
-    )
+    return Coordinator({0: tuple(range(size))}, fusion_threshold_nbytes=threshold, cache_capacity=capacity)
 
 
 def ask(name: str, at_ns: int, **changes: object) -> Ready:

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tlkit.runtime.control.messages import Request
 from tlkit.runtime.fusion import Negotiated, fuse
 
@@ -57,9 +58,7 @@ def test_different_scales_or_operations_do_not_mix() -> None:
     ),
     st.integers(0, 400),
 )
-def test_fusion_loses_nothing_and_respects_the_threshold(
-    described: list[tuple[int, str, int]], threshold: int
-) -> None:
+def test_fusion_loses_nothing_and_respects_the_threshold(described: list[tuple[int, str, int]], threshold: int) -> None:
     """Each tensor is in exactly one batch; batches are compatible and fit; tensors of one kind keep their order."""
     ready = [tensor(f"t{i}", size, dtype, op=op) for i, (size, dtype, op) in enumerate(described)]
     batches = fuse(ready, threshold)

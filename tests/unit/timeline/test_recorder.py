@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tlkit.timeline import recorder
 from tlkit.timeline.errors import TraceError
 from tlkit.timeline.shard_format import ShardClock, ShardHeader, TensorLife
@@ -125,7 +126,14 @@ def test_a_tensors_life_is_nested_in_time(shard: Path) -> None:
     writer = recorder.timeline()
     assert writer is not None
     life = TensorLife(
-        number=5, name="allreduce.w", kind="allreduce", nbytes=8, dtype="float32", shape=(2,), submitted_ns=1000, flow=True
+        number=5,
+        name="allreduce.w",
+        kind="allreduce",
+        nbytes=8,
+        dtype="float32",
+        shape=(2,),
+        submitted_ns=1000,
+        flow=True,
     )
     writer.lives([life], 0, 3, (2000, 3000, 4500))
     recorded = events(shard)
@@ -188,7 +196,12 @@ def test_a_forked_child_does_not_record(shard: Path) -> None:
 
 @pytest.mark.parametrize(
     ("base", "rank", "expected"),
-    [("t.json", 0, "t.json"), ("a/t.json", 3, "a/t.rank3.json"), ("t", 1, "t.rank1"), ("x.y.json", 2, "x.y.rank2.json")],
+    [
+        ("t.json", 0, "t.json"),
+        ("a/t.json", 3, "a/t.rank3.json"),
+        ("t", 1, "t.rank1"),
+        ("x.y.json", 2, "x.y.rank2.json"),
+    ],
 )
 def test_ranks_write_beside_each_other(base: str, rank: int, expected: str) -> None:
     """Rank 0 takes the name that was asked for."""
