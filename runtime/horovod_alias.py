@@ -1,9 +1,7 @@
 """`import horovod.torch as hvd` without Horovod: a finder that is asked last.
 
-It stands at the end of `sys.meta_path`, so it answers only for names that nothing else provides: an installed Horovod is
-never shadowed (unless TLKIT_HOROVOD_ALIAS=force puts it first).  TLKIT_HOROVOD_ALIAS=0 keeps it out.  A `.pth` file that
-comes with the installation puts it in place when the interpreter starts; nothing heavy is imported before a script asks
-for `horovod`.
+It is asked last (`horovod_hook.py`), so it answers only for names that nothing else provides: an installed Horovod is never
+shadowed.  TLKIT_HOROVOD_ALIAS=0 keeps it out.
 """
 
 import importlib
@@ -34,10 +32,17 @@ _MARK: Final = "__tlkit_alias__"
 class _PackageLoader(importlib.abc.Loader):
     """Makes `horovod` and `horovod.common`, which hold nothing but their submodules."""
 
+    def __init__(self, finder: "HorovodAlias") -> None:
+        self._finder = finder
+
     def exec_module(self, module: ModuleType) -> None:
         setattr(module, _MARK, True)
         if module.__name__ == "horovod":
             module.__dict__["__version__"] = API_VERSION
+            # From here on `horovod.…` is ours.  `horovod.torch` has the path of our package, where the usual finder would
+            # load its modules a second time, under other names: be asked before it.
+            sys.meta_path.remove(self._finder)
+            sys.meta_path.insert(0, self._finder)
 
 
 class _SameModuleLoader(importlib.abc.Loader):
@@ -72,7 +77,7 @@ class HorovodAlias(importlib.abc.MetaPathFinder):
         if fullname != "horovod" and not hasattr(sys.modules.get("horovod"), _MARK):
             return None
         if fullname in _EMPTY_PACKAGES:
-            return importlib.machinery.ModuleSpec(fullname, _PackageLoader(), is_package=True)
+            return importlib.machinery.ModuleSpec(fullname, _PackageLoader(self), is_package=True)
         own_name = _STANDS_FOR.get(fullname)
         if own_name is None and fullname.startswith("horovod.torch."):
             own_name = f"{_OWN}.torch.{fullname.removeprefix('horovod.torch.')}"
@@ -83,9 +88,11 @@ class HorovodAlias(importlib.abc.MetaPathFinder):
         )
 
 
-def install() -> None:
-    """Put the finder in place, as TLKIT_HOROVOD_ALIAS says.  Does nothing the second time."""
+def install() -> HorovodAlias | None:
+    """Put the finder in place, as TLKIT_HOROVOD_ALIAS says; returns it, or None if it is not wanted."""
     wish = os.environ.get("TLKIT_HOROVOD_ALIAS", "").strip().lower()
-    if wish in {"0", "false", "no", "off"} or any(isinstance(f, HorovodAlias) for f in sys.meta_path):
-        return
-    sys.meta_path.insert(0 if wish == "force" else len(sys.meta_path), HorovodAlias())
+    if wish in {"0", "false", "no", "off"}:
+        return None
+    finder = HorovodAlias()
+    sys.meta_path.append(finder)
+    return finder

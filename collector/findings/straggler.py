@@ -28,20 +28,14 @@ _CAUSES: Final = {
 }
 
 _REMEDIES: Final = {
-    str(
-        Category.FORWARD
-    ): "look at what the model's forward does there alone (its data, a sleep or lock, the device's clocks, other "
+    "forward": "look at what the model's forward does there alone (its data, a sleep or lock, the device's clocks, other "
     "processes on its cores).",
-    str(Category.BACKWARD): "look at its device and cores: throttling, other processes, fewer threads than the others.",
-    str(
-        Category.OPTIMIZER
-    ): "look at what the optimizer does there alone (logging, copies, other processes on its cores).",
-    str(Category.CHECKPOINT): "write checkpoints less often, or in the background.",
-    str(Category.H2D): "pin the memory of its loader and copy with non_blocking=True.",
-    str(
-        Category.OTHER
-    ): "look at what it alone runs between the calls of the training loop (logging, evaluation, metrics, "
-    "input preparation).",
+    "backward": "look at its device and cores: throttling, other processes, fewer threads than the others.",
+    "optimizer": "look at what the optimizer does there alone (logging, copies, other processes on its cores).",
+    "checkpoint": "write checkpoints less often, or in the background.",
+    "h2d": "pin the memory of its loader and copy with non_blocking=True.",
+    "other": "look at what it alone runs between the calls of the training loop (logging, evaluation, metrics, input "
+    "preparation).",
 }
 
 
