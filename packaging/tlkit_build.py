@@ -24,7 +24,7 @@ from setuptools.build_meta import (  # what a front end asks of a build
 PTH_NAME = "tlkit_horovod.pth"
 # One line, since site runs each line by itself.  Whatever goes wrong, an interpreter has to start.
 PTH_LINE = (
-    "import sys; exec('try:\\n import tlkit.runtime.horovod_alias as a\\n a.install()\\nexcept Exception:\\n pass')\n"
+    "import sys; exec('try:\\n import tlkit.runtime.horovod_hook as h\\n h.install()\\nexcept Exception:\\n pass')\n"
 )
 
 
