@@ -129,9 +129,10 @@ class Executor:
             self._completions.finish(batch.entries, batch.response.error)
             return
         kind = batch.entries[0].request.kind
-        start_ns = recorder.now_ns()
         nbytes = sum(entry.tensor.nbytes for entry in batch.entries)
         opened = recorder.begin(Category.COLLECTIVE, kind.upper(), LaneKind.COMMUNICATION, payload=nbytes)
+        # The flows of its tensors end at the very beginning of the span.
+        start_ns = recorder.now_ns() if opened is None else opened.start_ns
         error: str | None = None
         try:
             _OPERATIONS[kind](self, batch)
