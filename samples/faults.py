@@ -18,10 +18,10 @@ class Fault:
     """Only on this rank; None for all."""
     ms: float = 50.0
 
-    def strike(self, name: str, rank: int) -> None:
-        """Sleep, if this is the fault and the rank is meant."""
+    def strike(self, name: str, rank: int, share: float = 1.0) -> None:
+        """Sleep for a share of the time, if this is the fault and the rank is meant."""
         if self.name == name and self.rank in {None, rank}:
-            time.sleep(self.ms / 1e3)
+            time.sleep(share * self.ms / 1e3)
 
 
 def parse_fault(text: str) -> Fault:

@@ -26,8 +26,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
         return self.count
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        if index % self.batch_size == 0:
-            self.fault.strike("slow-dataset", self.rank)
+        self.fault.strike("slow-dataset", self.rank, share=1 / self.batch_size)
         label = index % 10
         generator = torch.Generator().manual_seed(index)
         return torch.randn(3, 32, 32, generator=generator) + 0.1 * label, label

@@ -115,7 +115,9 @@ def _spans_by_lane(events: Sequence[dict[str, Any]]) -> tuple[dict[Lane, list[tu
                 problems.append(f"lane {lane}: {begun['name']!r} is ended by {event['name']!r} at {event['ts']}")
             lanes.setdefault(lane, []).append((begun["ts"], event["ts"], begun["name"]))
     problems += [
-        f"lane {lane}: {begun['name']!r} begins at {begun['ts']} and never ends" for lane, s in stacks.items() for begun in s
+        f"lane {lane}: {begun['name']!r} begins at {begun['ts']} and never ends"
+        for lane, s in stacks.items()
+        for begun in s
     ]
     return lanes, problems
 

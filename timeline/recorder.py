@@ -126,10 +126,12 @@ def start_timeline(writer: ShardWriter) -> None:
 
 def stop_timeline() -> None:
     """Write what is queued, close the shard, and stop recording.  Nothing to do while the timeline is off."""
-    writer, _state.writer = _state.writer, None
-    _state.refresh()
+    writer = _state.writer
     if writer is not None:
+        # It stays in place while it closes: the last drain still records what workers have told.
         writer.close()
+        _state.writer = None
+        _state.refresh()
 
 
 def add_drain(callback: Callable[[], None]) -> None:
