@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tlkit.collector import analyze
 from tlkit.timeline import Trace, open_trace
 from tlkit.timeline.conformance import check_trace_events
@@ -20,6 +21,8 @@ TRANSFORMER = REPOSITORY / "samples" / "train_transformer.py"
 
 #: A script of nobody's in particular: no argument parser, no DataLoader, its own names.
 PLAIN_SCRIPT = """
+import sys
+
 import torch
 import horovod.torch as hvd
 
@@ -33,7 +36,8 @@ for step in range(12):
     loss = model(torch.randn(8, 20)).pow(2).mean()
     loss.backward()
     optimizer.step()
-print("rank", hvd.rank(), "of", hvd.size(), "done", hvd.allreduce(loss.detach()).shape)
+mean = hvd.allreduce(loss.detach())
+sys.stdout.write(f"rank {hvd.rank()} of {hvd.size()} done\\n")  # in one write: torchrun does not keep ranks apart
 """
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tlkit.timeline import open_trace
 from tlkit.timeline.conformance import check_trace_events
 
