@@ -74,12 +74,13 @@ def _run(arguments: argparse.Namespace) -> int:
     target = arguments.json
     if arguments.warm_up is not None and arguments.warm_up < 0:
         raise UsageError("--warm-up is a number of steps, 0 or more")
+    steps, ranks = _parse_steps(arguments.steps), _parse_ranks(arguments.ranks)
     with _ProgressBar() as bar:
         analysis = analyze(
             arguments.trace,
             warm_up=arguments.warm_up,
-            steps=_parse_steps(arguments.steps),
-            ranks=_parse_ranks(arguments.ranks),
+            steps=steps,
+            ranks=ranks,
             progress=bar.update,
         )
     if target == "-":

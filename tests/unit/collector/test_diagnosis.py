@@ -2,13 +2,16 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.traces import MS, Parts, make_trace, uniform
 from tlkit.collector import analyze, make_report
+from tlkit.timeline.trace import SPAN_COLUMNS, make_table
 from tlkit.timeline.vocabulary import Category
 
 HEALTHY = {"data": 0.5, "forward": 30, "backward": 60, "wait:collective": 2, "optimizer": 3, "host": 2}
@@ -184,11 +187,7 @@ def test_hidden_communication_is_apart_from_the_step() -> None:
     under = trace.spans[trace.spans["category"] == "backward"].assign(
         lane="communication", lane_kind="communication", category="collective", name="ALLREDUCE"
     )
-    spans = trace.spans.astype({"lane": str, "lane_kind": str, "category": str, "name": str})
-    merged = type(under)(spans._append(under)) if hasattr(spans, "_append") else under
-    joined = merged.astype(dict.fromkeys(["lane", "lane_kind", "category", "name"], "category"))
-    from dataclasses import replace
-
+    joined = make_table(SPAN_COLUMNS, dict(pd.concat([trace.spans, under], ignore_index=True)))
     report = make_report(analyze(replace(trace, spans=joined)))
 
     assert report["breakdown"]["hidden_communication_ns"] == 20 * MS
