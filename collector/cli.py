@@ -101,8 +101,10 @@ def _run(arguments: argparse.Namespace) -> int:
 def _parse_steps(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
-    first, _, last = text.partition(":")
+    first, colon, last = text.partition(":")
     try:
+        if not colon:
+            raise ValueError(text)
         chosen = (int(first or 0), int(last) if last else sys.maxsize)
     except ValueError:
         raise UsageError(f"--steps {text}: two numbers and a colon are needed, as in 10:20") from None

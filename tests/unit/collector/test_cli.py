@@ -99,12 +99,12 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path, capsys: pytest.CaptureF
     rows = ['{"name":"tlkit_shard","ph":"M","pid":0,"tid":0,"ts":0,"args":{"rank":0,"size":1,"run_id":"x"}}']
     for step in range(6):
         at = step * 10_000
+        args = f'"args":{{"seq":{step},"bytes":9000000,"dtype":"float32","tensors":1}}'
         life = f'"cat":"tensor","id":"{step}","pid":0,"tid":3'
         rows += [
             f'{{"name":"STEP","cat":"step","ph":"X","pid":0,"tid":0,"ts":{at},"dur":9000,"args":{{"step":{step}}}}}',
             f'{{"name":"SYNCHRONIZE","cat":"other","ph":"X","pid":0,"tid":1,"ts":{at},"dur":8000}}',
-            f'{{"name":"ALLREDUCE","cat":"collective","ph":"X","pid":0,"tid":3,"ts":{at},"dur":8000,'
-            f'"args":{{"seq":{step},"bytes":9000000,"dtype":"float32","tensors":1}}}}',
+            f'{{"name":"ALLREDUCE","cat":"collective","ph":"X","pid":0,"tid":3,"ts":{at},"dur":8000,{args}}}',
             f'{{"name":{json.dumps(name)},"ph":"b",{life},"ts":{at},"args":{{"bytes":9000000}}}}',
             f'{{"name":{json.dumps(name)},"ph":"e",{life},"ts":{at + 8000}}}',
         ]

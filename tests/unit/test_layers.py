@@ -1,0 +1,65 @@
+"""The structure of the code: which folder may import which, and what is installed."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDERS = ("timeline", "runtime", "collector", "dashboard")
+#: What each folder may import of the others.
+BELOW = {"timeline": set(), "runtime": {"timeline"}, "collector": {"timeline"}, "dashboard": {"timeline", "collector"}}
+#: Packages that a layer must do without.
+FOREIGN = {
+    "timeline": {"torch", "dash", "plotly"},
+    "collector": {"torch", "dash"},
+    "runtime": {"dash", "plotly", "pandas"},
+}
+
+MODULES = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py"))
+
+
+def imports_of(path: Path) -> set[str]:
+    """Absolute names of what a module imports."""
+    package = ["tlkit", *path.relative_to(REPOSITORY).parent.parts]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = [*base, *(node.module.split(".") if node.module else [])]
+            found |= {".".join(module), *(".".join([*module, alias.name]) for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_imports_point_down_only(path: Path) -> None:
+    """timeline <- runtime, timeline <- collector <- dashboard; runtime and collector do not know each other."""
+    folder = path.relative_to(REPOSITORY).parts[0]
+    imported = imports_of(path)
+    others = {name.split(".")[1] for name in imported if name.startswith("tlkit.") and name.count(".")} & set(FOLDERS)
+
+    assert others - {folder} <= BELOW[folder]
+    assert not {name.split(".")[0] for name in imported} & FOREIGN.get(folder, set())
+
+
+def test_modules_fit_in_a_head() -> None:
+    """At most 400 lines; 40 for what only imports."""
+    excused = {"runtime/torch/mpi_ops.py": 480, "runtime/control/service.py": 440, "timeline/formats/tlkit.py": 440}
+    lengths = {str(path.relative_to(REPOSITORY)): len(path.read_text().splitlines()) for path in MODULES}
+
+    assert {name: length for name, length in lengths.items() if length > excused.get(name, 400)} == {}
+
+
+def test_every_package_is_installed() -> None:
+    """The list in pyproject.toml is the tree's."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    in_tree = {
+        ".".join(["tlkit", *path.parent.relative_to(REPOSITORY).parts])
+        for folder in FOLDERS
+        for path in (REPOSITORY / folder).rglob("__init__.py")
+    }
+
+    assert set(project["tool"]["setuptools"]["packages"]) == in_tree | {"tlkit"}
