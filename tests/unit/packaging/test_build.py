@@ -1,0 +1,114 @@
+"""What a wheel holds, and what `import horovod.torch` finds."""
+
+import csv
+import importlib.util
+import io
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    listed = ["git", "-C", str(REPOSITORY), "ls-files", "-z"]
+    names = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split("\0")
+    if len(names) < 2:
+        pytest.skip("not a git checkout, so what belongs to the sources is unknown")
+    for name in filter(None, names):
+        source, target = REPOSITORY / name, folder / "copy" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            target.symlink_to(source.readlink())
+        elif source.is_file():
+            target.write_bytes(source.read_bytes())
+    script = (
+        f"import sys; sys.path.insert(0, 'packaging'); import tlkit_build; tlkit_build.build_wheel({str(folder)!r})"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=folder / "copy", check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_a_wheel_puts_nothing_generic_into_the_import_space(wheel: Path) -> None:
+    """One package, its metadata and the hook; all sub-packages and the commands are there."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (entry_points,) = [archive.read(name).decode() for name in names if name.endswith("entry_points.txt")]
+    tops = {name.split("/")[0] for name in names}
+
+    assert tops == {"tlkit", "tlkit-0.1.0.dist-info", "tlkit_horovod.pth"}
+    assert {"tlkit/py.typed", "tlkit/runtime/torch/__init__.py", "tlkit/collector/findings/base.py"} <= set(names)
+    assert "tl-run = tlkit.runtime.launch.cli:main" in entry_points
+    assert "tl-analyze = tlkit.collector.cli:main" in entry_points
+
+
+def test_every_file_of_a_wheel_is_recorded(wheel: Path) -> None:
+    """So that uninstalling removes the hook as well."""
+    with zipfile.ZipFile(wheel) as archive:
+        (record,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("RECORD")]
+        assert {row[0] for row in csv.reader(io.StringIO(record))} == set(archive.namelist())
+        hook = archive.read("tlkit_horovod.pth").decode()
+
+    assert hook.count("\n") == 1
+    assert hook.startswith("import ")
+
+
+def run_python(code: str, *paths: Path, **environment: str) -> str:
+    """Run code in an interpreter that sees the repository and `paths`, with the hook in place."""
+    hook = "import tlkit.runtime.horovod_hook as h; h.install()\n"
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    site_packages = Path(spec.origin).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", hook + code],
+        env={"PYTHONPATH": ":".join(map(str, [*paths, REPOSITORY, site_packages])), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_horovod_is_ours_when_nobody_else_has_it() -> None:
+    """The same modules under both names, submodules included."""
+    printed = run_python(
+        "import horovod, horovod.torch as hvd, tlkit.runtime.torch as own\n"
+        "from horovod.torch.mpi_ops import allreduce\n"
+        "from horovod.common.exceptions import HorovodInternalError\n"
+        "import horovod.torch.optimizer\n"
+        "print(hvd is own, allreduce is own.allreduce, HorovodInternalError is own.HorovodInternalError,"
+        " horovod.__version__, own.__spec__.name)"
+    )
+
+    assert printed == "True True True 0.28.1 tlkit.runtime.torch\n"
+
+
+def test_an_installed_horovod_is_never_shadowed(tmp_path: Path) -> None:
+    """Not even for a submodule that it lacks."""
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("real = True\n")
+    printed = run_python("import horovod; print(horovod.real, flush=True)\nimport horovod.torch", tmp_path)
+
+    assert printed.startswith("True\n")
+    assert "No module named 'horovod.torch'" in printed
+
+
+def test_the_alias_can_be_turned_off() -> None:
+    """And what is not there is the usual error."""
+    assert "No module named 'horovod'" in run_python("import horovod", TLKIT_HOROVOD_ALIAS="0")
+    assert "No module named 'horovod.tensorflow'" in run_python("import horovod.tensorflow")
+
+
+def test_the_hook_imports_nothing_heavy() -> None:
+    """It runs at every start of an interpreter."""
+    heavy = "('torch', 'numpy', 'typing', 'pandas')"
+
+    assert run_python(f"import sys; print([name for name in {heavy} if name in sys.modules])") == "[]\n"
