@@ -39,6 +39,7 @@ from .messages import (
     Work,
     encode,
 )
+from .stalls import report_stalls
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -341,30 +342,9 @@ class ControlThread:
         self._next_stall_check_s = now_s + max(self._config.stall_warning_s, 0.1)
         assert self._coordinator is not None
         stalled = self._coordinator.find_stalled(time.monotonic_ns(), round(self._config.stall_warning_s * 1e9))
-        if not stalled:
-            return
-        by_rank: dict[int, list[str]] = {}
-        for tensor in stalled:
-            for rank in tensor.missing_ranks:
-                by_rank.setdefault(rank, []).append(tensor.name)
-        limit_s = self._config.stall_shutdown_s
-        stop = 0 < limit_s <= max(tensor.waiting_ns for tensor in stalled) / 1e9
-        _log.warning(
-            "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting "
-            "for remainder of ranks for more than %g seconds. This may indicate that different ranks are trying to submit "
-            "different tensors or that only subset of ranks is submitting tensors, which will cause deadlock.\n"
-            "Missing ranks:\n%s",
-            self._config.stall_warning_s,
-            "\n".join(
-                f"{'!' if stop else ''}{rank}: [{', '.join(names[:6])}{', ...' if len(names) > 6 else ''}]"  # noqa: PLR2004
-                for rank, names in sorted(by_rank.items())
-            ),
-        )
-        if stop:
-            _log.error(
-                'One or more rank (marked by "!") is stalled for longer than %g seconds. Will shutdown.', limit_s
-            )
-            self._abort(f"ranks {sorted(by_rank)} did not submit {stalled[0].name} within {limit_s:g} s")
+        reason = report_stalls(stalled, self._config)
+        if reason:
+            self._abort(reason)
 
     # Leaving.
 

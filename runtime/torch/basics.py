@@ -6,7 +6,7 @@ from ...timeline.errors import TlkitError
 from .. import engine
 from ..errors import NOT_INITIALIZED
 from ..process_sets import global_process_set
-from .mpi_ops import reset_names
+from .submission import reset_names
 
 
 def init(comm: object = None, process_sets: object = None) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ..process_sets import ProcessSet, global_process_set
-from .mpi_ops import allgather_async, broadcast_async_, synchronize, wait_for_all
+from .mpi_ops import allgather_async, broadcast_async_
+from .submission import synchronize, wait_for_all
 
 Named = tuple[str | None, torch.Tensor]
 

@@ -16,9 +16,8 @@ from .mpi_ops import (
     allgather_async,
     allreduce_async_,
     grouped_allreduce_async_,
-    synchronize,
-    wait_for_all,
 )
+from .submission import synchronize, wait_for_all
 
 _ZERO_GRAD: Final = (
     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "

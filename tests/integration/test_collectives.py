@@ -214,3 +214,30 @@ def test_nothing_is_left_after_shutdown_and_init_works_again() -> None:
         threads, descriptors = result.answer
         assert threads == 1
         assert descriptors <= 2
+
+
+def test_a_stalled_tensor_is_reported_and_ends_the_job_when_asked() -> None:
+    """The warning names the missing rank and the tensor; after the limit everybody gets an error."""
+    results = finish_ranks(
+        start_ranks(
+            2,
+            """
+            hvd.init()
+            try:
+                if hvd.rank() == 0:
+                    hvd.allreduce(torch.ones(1), name="lonely")
+                else:
+                    time.sleep(4)
+                    hvd.allreduce(torch.ones(1), name="late")
+            except hvd.HorovodInternalError as error:
+                answer(str(error))
+            """,
+            {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"},
+        )
+    )
+
+    assert "Missing ranks:" in results[0].stderr
+    assert "1: [allreduce.lonely]" in results[0].stderr
+    for result in results:
+        assert isinstance(result.answer, str)
+        assert "ranks [1] did not submit allreduce.lonely within 2 s" in result.answer

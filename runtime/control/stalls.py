@@ -1,0 +1,44 @@
+"""What is said, and done, when tensors wait for ranks that do not ask for them."""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from ..config import Config
+from .coordinator import Stalled
+
+#: Names of tensors that a warning lists for a rank.
+_MOST_NAMED: Final = 6
+
+_log = logging.getLogger("tlkit.runtime")
+
+
+def report_stalls(stalled: Sequence[Stalled], config: Config) -> str:
+    """Warn of stalled tensors in Horovod's words, which log watchers match on.
+
+    Returns:
+        Why the job has to end, "" if it may go on waiting.
+    """
+    if not stalled:
+        return ""
+    by_rank: dict[int, list[str]] = {}
+    for tensor in stalled:
+        for rank in tensor.missing_ranks:
+            by_rank.setdefault(rank, []).append(tensor.name)
+    limit_s = config.stall_shutdown_s
+    stop = 0 < limit_s <= max(tensor.waiting_ns for tensor in stalled) / 1e9
+    lines = []
+    for rank, names in sorted(by_rank.items()):
+        more = ", ..." if len(names) > _MOST_NAMED else ""
+        lines.append(f"{'!' if stop else ''}{rank}: [{', '.join(names[:_MOST_NAMED])}{more}]")
+    _log.warning(
+        "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for "
+        "remainder of ranks for more than %g seconds. This may indicate that different ranks are trying to submit different "
+        "tensors or that only subset of ranks is submitting tensors, which will cause deadlock.\nMissing ranks:\n%s",
+        config.stall_warning_s,
+        "\n".join(lines),
+    )
+    if not stop:
+        return ""
+    _log.error('One or more rank (marked by "!") is stalled for longer than %g seconds. Will shutdown.', limit_s)
+    return f"ranks {sorted(by_rank)} did not submit {stalled[0].name} within {limit_s:g} s"
