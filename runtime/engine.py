@@ -121,14 +121,14 @@ class Engine:
                 request = entry.request
                 self._numbers += 1
                 entry.life = TensorLife(
-                    number=self._numbers,
-                    name=request.name,
-                    kind=request.kind,
-                    nbytes=entry.tensor.nbytes,
-                    dtype=request.dtype,
-                    shape=request.shape,
-                    submitted_ns=entry.submitted_ns,
-                    flow=flow,
+                    self._numbers,
+                    request.name,
+                    request.kind,
+                    entry.tensor.nbytes,
+                    request.dtype,
+                    request.shape,
+                    entry.submitted_ns,
+                    flow,
                 )
         for entry in entries:
             entry.handle.entries.append(entry)

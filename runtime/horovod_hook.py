@@ -17,11 +17,11 @@ class HorovodHook:
             return None
         from . import horovod_alias  # noqa: PLC0415  not before somebody asks
 
-        sys.meta_path.remove(cls)
+        sys.meta_path.remove(cls)  # type: ignore[arg-type]  # as below
         finder = horovod_alias.install()
         return finder.find_spec(fullname, None) if finder is not None else None
 
 
 def install() -> None:
     """Wait for `horovod`."""
-    sys.meta_path.append(HorovodHook)  # type: ignore[arg-type]  # naming the type would import it
+    sys.meta_path.append(HorovodHook)  # type: ignore[list-item]  # naming the type would import it

@@ -59,7 +59,6 @@ class TensorLife:
 
     def __init__(
         self,
-        *,
         number: int,
         name: str,
         kind: str,
@@ -67,7 +66,7 @@ class TensorLife:
         dtype: str,
         shape: Sequence[int],
         submitted_ns: int,
-        flow: bool,
+        flow: bool,  # noqa: FBT001  made for every tensor of every step: keywords cost
     ) -> None:
         self.number = number
         """Unique in this rank's run; makes the id of the async events and of the flow."""
@@ -103,7 +102,7 @@ class ShardFormat:
         self._pid = header.rank
         self._origin_ns = header.clock.origin_ns
         self._span_templates: dict[tuple[str, str, int], str] = {}
-        self._life_templates: dict[tuple[str, int], tuple[str, str]] = {}
+        self._life_templates: dict[tuple[str, int], tuple[str, ...]] = {}
 
     def _ts(self, at_ns: int) -> float:
         return (at_ns - self._origin_ns) / 1e3
@@ -213,44 +212,42 @@ class ShardFormat:
         """A later measurement of this rank's clock offset."""
         return self.metadata("tlkit_clock", {"offset_ns": offset_ns, "uncertainty_ns": uncertainty_ns}, at_ns=at_ns)
 
-    def _life_template(self, life: TensorLife, process_set: int) -> tuple[str, str]:
-        """Begin and rest of a tensor's life, with `%` slots for the id and the times."""
+    def _life_template(self, life: TensorLife, process_set: int) -> tuple[str, ...]:
+        """The constant pieces of a tensor's life; between them go its number and the times, always side by side."""
         key = (life.name, process_set)
-        templates = self._life_templates.get(key)
-        if templates is not None:
-            return templates
+        pieces = self._life_templates.get(key)
+        if pieces is not None:
+            return pieces
         if len(self._life_templates) >= MAX_TEMPLATES:
             self._life_templates.clear()
-        tensor = quote(life.name).replace("%", "%%")
-        kind = life.kind.upper()
+        tensor, kind = quote(life.name), life.kind.upper()
         negotiate = f'"{NEGOTIATE_PREFIX}{kind}"'
 
-        def edge(name: str, phase: str, args: str = "") -> str:
+        def edge(name: str, phase: str) -> str:
             return (
-                f'{{"name":{name},"cat":"tensor","ph":"{phase}","id":"{self._pid}.%s","pid":{self._pid},'
-                f'"tid":{_COMMUNICATION},"ts":%s{args}}},\n'
+                f'{{"name":{name},"cat":"tensor","ph":"{phase}","pid":{self._pid},"tid":{_COMMUNICATION},'
+                f'"id":"{self._pid}.'
             )
 
-        shape = quote(str(list(life.shape)))
-        described = (
-            f',"args":{{"bytes":{life.nbytes},"dtype":"{life.dtype}","shape":{shape},"process_set":{process_set}}}'
+        described = f'"bytes":{life.nbytes},"dtype":"{life.dtype}","shape":{quote(str(list(life.shape)))},"process_set":{process_set}'
+        end = "},\n"
+        pieces = self._life_templates[key] = (
+            edge(tensor, "b"),
+            f',"args":{{{described}}}{end}{edge(negotiate, "b")}',
+            edge(negotiate, "e"),
+            end + edge(f'"{QUEUE}"', "b"),
+            end + edge(f'"{QUEUE}"', "e"),
+            end + edge(f'"{kind}"', "b"),
+            end + edge(f'"{kind}"', "e"),
+            end + edge(tensor, "e"),
         )
-        begun = edge(tensor, "b", described) + edge(negotiate, "b")
-        rest = (
-            edge(negotiate, "e")
-            + edge(f'"{QUEUE}"', "b")
-            + edge(f'"{QUEUE}"', "e")
-            + edge(f'"{kind}"', "b")
-            + edge(f'"{kind}"', "e", ',"args":{"seq":%s}')
-            + edge(tensor, "e")
-        )
-        templates = self._life_templates[key] = (begun, rest)
-        return templates
+        return pieces
 
     def life_begin(self, life: TensorLife, process_set: int) -> str:
         """The lines of a tensor that is still waiting for other ranks."""
-        number, submitted = str(life.number), f"{self._ts(life.submitted_ns):.3f}"
-        return self._life_template(life, process_set)[0] % (number, submitted, number, submitted)
+        pieces = self._life_template(life, process_set)
+        submitted = f'{life.number}","ts":{self._ts(life.submitted_ns):.3f}'
+        return f"{pieces[0]}{submitted}{pieces[1]}{submitted}}},\n"
 
     def lives(
         self,
@@ -264,45 +261,29 @@ class ShardFormat:
         Args:
             times_ns: when the ranks were known to be ready, when work on it began, and when it ended.
         """
-        # Numbers become text once for all tensors: rendering them is most of the cost.
-        negotiated, start, end = (f"{self._ts(at_ns):.3f}" for at_ns in times_ns)
-        seq_text = str(seq)
-        flow_head = f'"cat":"flow","id":"{self._pid}.%s","pid":{self._pid}'
-        flow_lines = (
-            f'{{"name":"tensor","ph":"s",{flow_head},"tid":{_COMPUTE},"ts":%s}},\n'
-            f'{{"name":"tensor","ph":"f","bp":"e",{flow_head},"tid":{_COMMUNICATION},"ts":{start}}},\n'
-        )
+        # This is most of the cost of recording: numbers become text once, and the rest is one concatenation a tensor.
+        negotiated_ts, start_ts, end_ts = (f'","ts":{self._ts(at_ns):.3f}' for at_ns in times_ns)
+        seq_args = f',"args":{{"seq":{seq}}}'
+        flow = f'"name":"tensor","cat":"flow","pid":{self._pid}'
+        flow_start = f'{{{flow},"ph":"s","tid":{_COMPUTE},"id":"{self._pid}.'
+        flow_end = f'}},\n{{{flow},"ph":"f","bp":"e","tid":{_COMMUNICATION},"id":"{self._pid}.'
         lines = []
         for life in lives:
-            number = str(life.number)
-            begun, rest = self._life_template(life, process_set)
-            submitted = f"{self._ts(life.submitted_ns):.3f}"
+            head, head_end, *tail = self._life_template(life, process_set)
+            after, queue_begin, queue_end, kind_begin, kind_end, last = tail
+            number = life.number
+            submitted = f'{number}","ts":{self._ts(life.submitted_ns):.3f}'
+            negotiated, start, end = f"{number}{negotiated_ts}", f"{number}{start_ts}", f"{number}{end_ts}"
             try:
                 life.claim.pop()
             except IndexError:  # an earlier flush wrote the first half
                 pass
             else:
-                lines.append(begun % (number, submitted, number, submitted))
+                lines.append(f"{head}{submitted}{head_end}{submitted}}},\n")
             lines.append(
-                rest
-                % (
-                    (
-                        number,
-                        negotiated,
-                        number,
-                        negotiated,
-                        number,
-                        start,
-                        number,
-                        start,
-                        number,
-                        end,
-                        seq_text,
-                        number,
-                        end,
-                    )
-                )
+                f"{after}{negotiated}{queue_begin}{negotiated}{queue_end}{start}{kind_begin}{start}"
+                f"{kind_end}{end}{seq_args}{last}{end}}},\n"
             )
             if life.flow:
-                lines.append(flow_lines % (number, submitted, number))
+                lines.append(f"{flow_start}{submitted}{flow_end}{start}}},\n")
         return "".join(lines)

@@ -25,6 +25,9 @@ FLUSH_INTERVAL_S: Final = 0.25
 #: Records that may wait for the disk; more are dropped and counted, so that a stalled disk cannot eat the memory.
 MAX_QUEUED: Final = 2_000_000
 
+#: Records that are formatted before other threads may run.
+RECORDS_AT_ONCE: Final = 8
+
 _log = logging.getLogger("tlkit.timeline")
 
 
@@ -185,7 +188,10 @@ class ShardWriter:
             queue.popleft()
             self._lost += 1
         lines: list[str] = []
-        for _ in range(waiting - max(excess, 0)):
+        for number in range(waiting - max(excess, 0)):
+            if number % RECORDS_AT_ONCE == 0:
+                # Let go of the interpreter: the training must not wait for a whole flush to be formatted.
+                time.sleep(0)
             make, values = queue.popleft()
             try:
                 lines.append(make(*values))

@@ -1,0 +1,137 @@
+"""What recording costs: step time with the timeline on against off, in turn, in one job.
+
+    python benchmarks/recording.py            # two ranks, CNN and transformer samples' models
+
+Both states alternate in blocks of steps, so that whatever else the machine does falls on both; a ratio is taken for every pair
+of neighbouring blocks.  Off means HOROVOD_TIMELINE=DYNAMIC without a started timeline.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def build(name: str) -> tuple[Any, Any]:
+    """A model with its input."""
+    import torch  # noqa: PLC0415  only the ranks need it
+
+    sys.path.insert(0, str(REPOSITORY / "samples"))
+    torch.manual_seed(0)
+    if name == "transformer":
+        from train_transformer import Transformer  # noqa: PLC0415
+
+        return Transformer(256, 32), torch.randint(256, (4, 32))
+    from faults import Fault  # noqa: PLC0415
+    from train_cnn import Network  # noqa: PLC0415
+
+    return Network(24, Fault(), 0), torch.randn(16, 3, 32, 32)
+
+
+def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:
+    """One rank: blocks of steps with the timeline off and on in turn; rank 0 prints the times."""
+    import torch  # noqa: PLC0415
+
+    import tlkit.runtime.torch as hvd  # noqa: PLC0415
+
+    hvd.init()
+    torch.set_num_threads(1)
+    model, data = build(name)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-3), model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+    def block() -> float:
+        hvd.barrier()
+        begun = time.perf_counter()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(data).float().square().mean().backward()
+            optimizer.step()
+        return (time.perf_counter() - begun) / steps
+
+    block()
+    times: list[tuple[float, float]] = []
+    for pair in range(pairs):
+        measured = {}
+        # The order changes from pair to pair, so that a drift of the machine's speed cancels.
+        for on in (False, True) if pair % 2 else (True, False):
+            if on:
+                hvd.start_timeline(f"{folder}/{pair}.json")
+            measured[on] = block()
+            if on:
+                hvd.stop_timeline()
+        times.append((measured[False], measured[True]))
+    if hvd.rank() == 0:
+        print("RESULT " + json.dumps({"times": times, "tensors": len(list(model.parameters()))}), flush=True)
+
+
+def measure(name: str, pairs: int, steps: int) -> dict[str, Any]:
+    """Run the job for one model and sum it up."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["--rank", "--model", name, "--pairs", str(pairs), "--steps", str(steps), "--folder", folder]
+        launcher = [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2"]
+        done = subprocess.run(
+            [*launcher, sys.executable, __file__, *arguments],
+            env={**os.environ, "HOROVOD_TIMELINE": "DYNAMIC", "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = [line for line in done.stdout.splitlines() if "RESULT " in line]
+        if not lines:
+            raise SystemExit(done.stdout + done.stderr)
+        result = json.loads(lines[0].partition("RESULT ")[2])
+        texts = [path.read_bytes() for path in Path(folder).iterdir()]
+    ratios = sorted(on / off for off, on in result["times"])
+    quartiles = statistics.quantiles(ratios, n=4)
+    events = sum(text.count(b"\n") - 2 for text in texts)
+    return {
+        "model": name,
+        "tensors": result["tensors"],
+        "off_ms": round(1e3 * statistics.median(off for off, _ in result["times"]), 2),
+        "on_ms": round(1e3 * statistics.median(on for _, on in result["times"]), 2),
+        "ratio": round(statistics.median(ratios), 4),
+        "quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)],
+        "bytes_per_event": round(sum(map(len, texts)) / events, 1),
+        "events_per_step_and_rank": round(events / (2 * pairs * steps)),
+    }
+
+
+def main() -> None:
+    """Print a table, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=("cnn", "transformer"), help="only this model")
+    parser.add_argument("--pairs", type=int, default=30, help="pairs of blocks (default 30)")
+    parser.add_argument("--steps", type=int, default=8, help="steps in a block (default 8)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        rank_main(arguments.model, arguments.pairs, arguments.steps, arguments.folder)
+        return
+    models = [arguments.model] if arguments.model else ["cnn", "transformer"]
+    rows = [measure(name, arguments.pairs, arguments.steps) for name in models]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return
+    print(f"{'model':12} tensors  off ms   on ms   on/off (quartiles)        bytes/event  events/step")
+    for row in rows:
+        low, high = row["quartiles"]
+        print(
+            f"{row['model']:12} {row['tensors']:7} {row['off_ms']:7} {row['on_ms']:7}   "
+            f"{row['ratio']:.3f}  ({low:.3f} to {high:.3f})"
+            f"   {row['bytes_per_event']:11} {row['events_per_step_and_rank']:12}"
+        )
+
+
+if __name__ == "__main__":
+    main()
