@@ -24,4 +24,4 @@ class HorovodHook:
 
 def install() -> None:
     """Wait for `horovod`."""
-    sys.meta_path.append(HorovodHook)  # type: ignore[list-item]  # naming the type would import it
+    sys.meta_path.append(HorovodHook)  # type: ignore[arg-type]  # naming the type would import it

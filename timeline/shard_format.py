@@ -229,7 +229,8 @@ class ShardFormat:
                 f'"id":"{self._pid}.'
             )
 
-        described = f'"bytes":{life.nbytes},"dtype":"{life.dtype}","shape":{quote(str(list(life.shape)))},"process_set":{process_set}'
+        described = f'"bytes":{life.nbytes},"dtype":"{life.dtype}","shape":{quote(str(list(life.shape)))}'
+        described += f',"process_set":{process_set}'
         end = "},\n"
         pieces = self._life_templates[key] = (
             edge(tensor, "b"),
