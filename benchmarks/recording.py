@@ -54,16 +54,17 @@ def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:
             model(data).float().square().mean().backward()
             optimizer.step()
 
-    def block() -> float:
+    def block() -> tuple[float, float]:
+        """Wall and CPU seconds of a step; CPU of all threads of this rank, the timeline's writer included."""
         # What happens once a timeline (opening it, the first sight of each tensor) is no cost of a step.
         train(2)
         hvd.barrier()
-        begun = time.perf_counter()
+        begun, begun_cpu = time.perf_counter(), time.process_time()
         train(steps)
-        return (time.perf_counter() - begun) / steps
+        return (time.perf_counter() - begun) / steps, (time.process_time() - begun_cpu) / steps
 
     block()
-    times: list[tuple[float, float]] = []
+    times: list[tuple[tuple[float, float], tuple[float, float]]] = []
     for pair in range(pairs):
         measured = {}
         # The order changes from pair to pair, so that a drift of the machine's speed cancels.
@@ -95,16 +96,18 @@ def measure(name: str, pairs: int, steps: int) -> dict[str, Any]:
             raise SystemExit(done.stdout + done.stderr)
         result = json.loads(lines[0].partition("RESULT ")[2])
         texts = [path.read_bytes() for path in Path(folder).iterdir()]
-    ratios = sorted(on / off for off, on in result["times"])
-    quartiles = statistics.quantiles(ratios, n=4)
+    wall = [on[0] / off[0] for off, on in result["times"]]
+    cpu = [on[1] / off[1] for off, on in result["times"]]
     events = sum(text.count(b"\n") - 2 for text in texts)
     return {
         "model": name,
         "tensors": result["tensors"],
-        "off_ms": round(1e3 * statistics.median(off for off, _ in result["times"]), 2),
-        "on_ms": round(1e3 * statistics.median(on for _, on in result["times"]), 2),
-        "ratio": round(statistics.median(ratios), 4),
-        "quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)],
+        "off_ms": round(1e3 * statistics.median(off[0] for off, _ in result["times"]), 2),
+        "on_ms": round(1e3 * statistics.median(on[0] for _, on in result["times"]), 2),
+        "wall_ratio": round(statistics.median(wall), 4),
+        "wall_quartiles": [round(bound, 4) for bound in statistics.quantiles(wall, n=4)[::2]],
+        "cpu_ratio": round(statistics.median(cpu), 4),
+        "cpu_quartiles": [round(bound, 4) for bound in statistics.quantiles(cpu, n=4)[::2]],
         "bytes_per_event": round(sum(map(len, texts)) / events, 1),
         "events_per_step_and_rank": round(events / (2 * pairs * (steps + 2))),
     }
@@ -128,13 +131,17 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return
-    print(f"{'model':12} tensors  off ms   on ms   on/off (quartiles)        bytes/event  events/step")
+    print(
+        "model        tensors  off ms   on ms  wall on/off (quartiles)    CPU on/off (quartiles)     bytes/event  events/step"
+    )
     for row in rows:
-        low, high = row["quartiles"]
+        ratios = "  ".join(
+            f"{row[f'{kind}_ratio']:.3f} ({row[f'{kind}_quartiles'][0]:.3f} to {row[f'{kind}_quartiles'][1]:.3f})"
+            for kind in ("wall", "cpu")
+        )
         print(
-            f"{row['model']:12} {row['tensors']:7} {row['off_ms']:7} {row['on_ms']:7}   "
-            f"{row['ratio']:.3f}  ({low:.3f} to {high:.3f})"
-            f"   {row['bytes_per_event']:11} {row['events_per_step_and_rank']:12}"
+            f"{row['model']:12} {row['tensors']:7} {row['off_ms']:7} {row['on_ms']:7}  {ratios}  "
+            f"{row['bytes_per_event']:11} {row['events_per_step_and_rank']:12}"
         )
 
 

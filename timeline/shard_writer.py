@@ -20,7 +20,7 @@ from .vocabulary import WORKER_TID
 if TYPE_CHECKING:
     from .recorder import OpenSpan
 
-FLUSH_INTERVAL_S: Final = 0.25
+FLUSH_INTERVAL_S: Final = 0.4
 
 #: Records that may wait for the disk; more are dropped and counted, so that a stalled disk cannot eat the memory.
 MAX_QUEUED: Final = 2_000_000
