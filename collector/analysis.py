@@ -18,6 +18,10 @@ from .steps import find_steps
 from .verdict import choose_verdict
 
 
+#: With fewer steps the report says that its numbers are rough.
+FEW_STEPS = 10
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Analysis:
     """Everything that was found out about a run; tables are pandas frames."""
@@ -105,6 +109,8 @@ def _notes(facts: Facts) -> list[str]:
         notes.append(f"{which} left out as warm-up")
     if steps.inferred and steps.count:
         notes.append("this trace has no step marks: steps were inferred from tensors that come back")
+    if 0 < steps.count < FEW_STEPS:
+        notes.append(f"only {steps.count} steps could be analysed: the numbers are rough")
     if meta.size > 1 and facts.trace.collectives.empty:
         notes.append(
             "no communication was found although the job has several ranks: was the model wrapped in hvd.DistributedOptimizer?"

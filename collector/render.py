@@ -119,7 +119,7 @@ def _anatomy(analysis: Analysis) -> RenderableType | None:
             _label(part, exposed=analysis.facts.breakdown.knows_compute), bar, milliseconds(parts[part]), f"{share:.1%}"
         )
     hidden = analysis.facts.breakdown.hidden_ns
-    if analysis.facts.breakdown.knows_compute and hidden.size:
+    if analysis.facts.breakdown.knows_compute and hidden.any():
         table.add_row(
             "hidden communication", Text("behind computation", style="dim"), milliseconds(float(np.median(hidden))), ""
         )

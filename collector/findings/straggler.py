@@ -12,6 +12,8 @@ from .base import Finding, gain_of, milliseconds
 
 #: A rank has to be this much slower, in steps, to be called slow.
 LEAST_RATIO: Final = 0.02
+#: Fewer steps than this show nothing but chance.
+LEAST_STEPS: Final = 6
 #: The mean excess has to be so many standard errors above nothing.
 SIGNIFICANT: Final = 3.0
 #: A rank that is slow now and then is so by at least this share of a step, and at least so often.
@@ -45,7 +47,7 @@ class SlowRank:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding: the slowest rank, compared in every step with the slowest of the others."""
         work = facts.breakdown.own_work_ns - facts.part(str(Category.DATA))
-        if not facts.breakdown.knows_compute or len(facts.ranks) < 2 or not work.size:  # noqa: PLR2004  nobody to compare with
+        if not facts.breakdown.knows_compute or len(facts.ranks) < 2 or facts.steps.count < LEAST_STEPS:  # noqa: PLR2004  nobody to compare with
             return []
         row = int(np.argmax(work.mean(axis=1)))
         others = np.delete(work, row, axis=0)
