@@ -17,7 +17,6 @@ from .findings import RULES, Finding, Rule
 from .steps import find_steps
 from .verdict import choose_verdict
 
-
 #: With fewer steps the report says that its numbers are rough.
 FEW_STEPS = 10
 
