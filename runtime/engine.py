@@ -20,7 +20,7 @@ from ..timeline.errors import RuntimeFailure, TraceError
 from ..timeline.shard_format import ShardClock, ShardHeader, TensorLife
 from ..timeline.shard_writer import ShardWriter, shard_path
 from ..timeline.vocabulary import SYNCHRONIZE, Category
-from . import instrument
+from . import instrument, logs
 from .config import Config
 from .control.channel import Channel, accept_ranks, connect, listen
 from .control.clock_sync import ClockOffset, measure
@@ -307,8 +307,10 @@ def start(config: Config | None = None) -> Engine:
     with _lock:
         if _engine is not None:
             return _engine
+        launched = read_launched()
+        logs.set_up(launched.rank, os.environ)
         config = Config.from_environment() if config is None else config
-        engine = Engine(config, read_launched(), _generations)
+        engine = Engine(config, launched, _generations)
         _generations += 1
         _engine = engine
         atexit.register(stop)
