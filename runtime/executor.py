@@ -117,8 +117,9 @@ class Executor:
                     self._changed.wait()
                 if not self._queue:
                     return
-                batch = self._queue.popleft()
+                # In this order, so that `load` never reads 0 while there is work.
                 self._under_way = 1
+                batch = self._queue.popleft()
             self.on_progress()
             self._execute(batch)
             self._under_way = 0
@@ -127,6 +128,7 @@ class Executor:
     def _execute(self, batch: Batch) -> None:
         if batch.response.error:
             self._completions.finish(batch.entries, batch.response.error)
+            self._record(batch, None, recorder.now_ns(), batch.response.error)
             return
         kind = batch.entries[0].request.kind
         nbytes = sum(entry.tensor.nbytes for entry in batch.entries)
@@ -141,13 +143,21 @@ class Executor:
             reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
             error = f"{kind} of {batch.entries[0].request.name} failed: {reason}"
         self._completions.finish(batch.entries, error)
-        end_ns = recorder.now_ns()
-        recorder.end(opened, self._describe(batch, nbytes, error) if opened is not None else None)
-        self._record_lives(batch, (batch.negotiated_ns, start_ns, end_ns))
+        self._record(batch, opened, start_ns, error)
         if error is not None:
             self.on_failure(error)
 
-    def _describe(self, batch: Batch, nbytes: int, error: str | None) -> dict[str, Any]:
+    def _record(self, batch: Batch, opened: recorder.OpenSpan | None, start_ns: int, error: str | None) -> None:
+        """Put an executed batch on the timeline; whatever goes wrong with that, the next batch is executed."""
+        try:
+            end_ns = recorder.now_ns()
+            if opened is not None:
+                recorder.end(opened, self._describe(batch, error))
+            self._record_lives(batch, (batch.negotiated_ns, start_ns, end_ns), executed=opened is not None)
+        except Exception:
+            _log.exception("a collective could not be put on the timeline")
+
+    def _describe(self, batch: Batch, error: str | None) -> dict[str, Any]:
         """Args of the span of an executed collective (docs/timeline-format.md)."""
         writer = recorder.timeline()
         response, request = batch.response, batch.entries[0].request
@@ -155,7 +165,7 @@ class Executor:
             "seq": response.seq,
             "process_set": response.process_set,
             "dtype": request.dtype,
-            "bytes": nbytes,
+            "bytes": sum(entry.tensor.nbytes for entry in batch.entries),
             "tensors": len(batch.entries),
             "algorithm": self._members[response.process_set].transport.name,
         }
@@ -171,11 +181,14 @@ class Executor:
         return args
 
     @staticmethod
-    def _record_lives(batch: Batch, times_ns: tuple[int, int, int]) -> None:
+    def _record_lives(batch: Batch, times_ns: tuple[int, int, int], *, executed: bool) -> None:
         writer = recorder.timeline()
         if writer is None:
             return
         lives = [entry.life for entry in batch.entries if entry.life is not None]
+        for life in lives:
+            # Without a span of the collective there is nothing that an arrow could point to.
+            life.flow = life.flow and executed
         if lives:
             writer.lives(lives, batch.response.process_set, batch.response.seq, times_ns)
 

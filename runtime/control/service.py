@@ -264,8 +264,11 @@ class ControlThread:
     def _speak(self) -> None:
         """Tell the coordinator what was submitted, if it is time."""
         if not self.member.has_unsaid:
+            # Cleared before the second look: a tensor that comes after it wakes this thread, one before it is seen.
+            self._notified = False
             self._flush = False
-            return
+            if not self.member.has_unsaid:
+                return
         now_ns = time.monotonic_ns()
         if not self._due_ns:
             self._due_ns = now_ns + round(self._config.cycle_time_s * 1e9)

@@ -241,3 +241,27 @@ def test_a_stalled_tensor_is_reported_and_ends_the_job_when_asked() -> None:
     for result in results:
         assert isinstance(result.answer, str)
         assert "ranks [1] did not submit allreduce.lonely within 2 s" in result.answer
+
+
+def test_asynchronous_operations_finish_without_anybody_waiting() -> None:
+    """Submitted one by one with pauses of any length, each is executed by itself."""
+    results = run_ranks(
+        2,
+        """
+        import random
+        hvd.init()
+        chance = random.Random(hvd.rank())
+        late = 0
+        for i in range(200):
+            handle = hvd.allreduce_async(torch.ones(1), name=f"t{i}", op=hvd.Sum)
+            deadline = time.monotonic() + 5
+            while not hvd.poll(handle) and time.monotonic() < deadline:
+                time.sleep(0.0002)
+            late += not hvd.poll(handle)
+            assert hvd.synchronize(handle).item() == 2
+            time.sleep(chance.random() * 0.003)
+        answer(late)
+        """,
+    )
+
+    assert [result.answer for result in results] == [0, 0]
