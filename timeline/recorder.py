@@ -15,34 +15,13 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from .nvtx_ranges import NvtxRanges, open_nvtx
-from .shard_writer import ShardWriter
+from .shard_writer import OpenSpan, ShardWriter
 from .vocabulary import LANE_TIDS, Category, LaneKind
 
 now_ns: Final = time.monotonic_ns
 """The clock of all recorded times: CLOCK_MONOTONIC, which all processes of a host share."""
 
 Args = dict[str, Any]
-
-
-class OpenSpan:
-    """A span that has begun and not ended.
-
-    `claim` holds one token.  Whoever takes it decides how the span is written: its own thread at the end (one complete
-    event), or the writer at a flush before that (a begin event now, an end event later).  `list.pop` is atomic, so
-    exactly one of them gets it.
-    """
-
-    __slots__ = ("args", "category", "claim", "name", "nvtx", "start_ns", "tid", "writer")
-
-    def __init__(self, name: str, category: str, tid: int, args: Args | None, writer: ShardWriter | None) -> None:
-        self.name = name
-        self.category = category
-        self.tid = tid
-        self.args = args
-        self.writer = writer
-        self.nvtx: NvtxRanges | None = None
-        self.claim = [None]
-        self.start_ns = now_ns()
 
 
 class _State:

@@ -79,7 +79,7 @@ class TensorLife:
         self.flow = flow
         """Whether the submission happened inside a span of the compute lane."""
         self.claim = [None]
-        """One token: who takes it writes the first half of the life (see `recorder.OpenSpan`)."""
+        """One token: who takes it writes the first half of the life (see `shard_writer.OpenSpan`)."""
 
 
 def quote(text: str) -> str:

@@ -11,14 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .errors import TraceError
+from .nvtx_ranges import NvtxRanges
 from .shard_format import ShardFormat, ShardHeader, TensorLife
 from .vocabulary import WORKER_TID
-
-if TYPE_CHECKING:
-    from .recorder import OpenSpan
 
 FLUSH_INTERVAL_S: Final = 0.4
 
@@ -29,6 +27,29 @@ MAX_QUEUED: Final = 2_000_000
 RECORDS_AT_ONCE: Final = 8
 
 _log = logging.getLogger("tlkit.timeline")
+
+
+class OpenSpan:
+    """A span that has begun and not ended.
+
+    `claim` holds one token.  Whoever takes it decides how the span is written: its own thread at the end (one complete
+    event), or the writer at a flush before that (a begin event now, an end event later).  `list.pop` is atomic, so
+    exactly one of them gets it.
+    """
+
+    __slots__ = ("args", "category", "claim", "name", "nvtx", "start_ns", "tid", "writer")
+
+    def __init__(
+        self, name: str, category: str, tid: int, args: dict[str, Any] | None, writer: "ShardWriter | None"
+    ) -> None:
+        self.name = name
+        self.category = category
+        self.tid = tid
+        self.args = args
+        self.writer = writer
+        self.nvtx: NvtxRanges | None = None
+        self.claim = [None]
+        self.start_ns = time.monotonic_ns()
 
 
 def shard_path(base: str | Path, rank: int) -> Path:
@@ -128,7 +149,7 @@ class ShardWriter:
         """Queue a complete span."""
         self._append((self._span, (name, category, tid, start_ns, end_ns, args)))
 
-    def end_promoted(self, opened: "OpenSpan", end_ns: int, args: dict[str, Any] | None) -> None:
+    def end_promoted(self, opened: OpenSpan, end_ns: int, args: dict[str, Any] | None) -> None:
         """Queue the end of a span whose begin was written at a flush."""
         self._append((self._format.end, (opened.name, opened.category, opened.tid, end_ns, args)))
 
