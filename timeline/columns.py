@@ -1,6 +1,6 @@
 """Builds the tables of a trace row by row, without a Python object a row left behind."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,10 +40,19 @@ class TableBuilder:
             if codes is None:
                 data[name] = np.array(values, dtype=dtype)
             else:
-                data[name] = pd.Categorical.from_codes(
-                    np.array(values, dtype=np.int32), categories=pd.Index(list(codes), dtype="str")
-                )
+                data[name] = pd.Categorical.from_codes(np.array(values, dtype=np.int32), categories=_unique_text(codes))
         return make_table(self._columns, data)
+
+
+def _unique_text(values: Iterable[str]) -> "pd.Index[str]":
+    """Names that a table can hold, still one each: lone surrogates, which JSON can spell and UTF-8 cannot, are replaced."""
+    unique: dict[str, None] = {}
+    for value in values:
+        text = value.encode("utf-8", "replace").decode()
+        while text in unique:
+            text += "?"
+        unique[text] = None
+    return pd.Index(list(unique), dtype="str")
 
 
 def map_times(table: pd.DataFrame, columns: tuple[str, ...], rows: slice, change: Callable[[Times], Times]) -> None:

@@ -40,7 +40,8 @@ _decode_any: Final = msgspec.json.Decoder().decode
 
 _BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
-_NEXT_EVENT: Final = re.compile(rb"[\n,\]\[]\s*(?=\{)")
+#: One character of what may stand before an event: longer patterns take quadratic time on runs of blank lines.
+_NEXT_EVENT: Final = re.compile(rb"[\s,\]\[](?=\{)")
 _OPEN, _CLOSE = b"{}"
 _BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _TRACE_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -69,7 +70,7 @@ def iterate_events(data: bytes, dropped: Counter[str]) -> Iterator[list[Event]]:
             if cut == length:
                 piece = _without_tail(piece)
             events = _decode_many(b"[" + piece + b"]")
-        except (msgspec.MsgspecError, UnicodeError):
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             events, position = _one_by_one(data, position, cut, dropped)
         else:
             position = cut
@@ -129,7 +130,7 @@ def _one_by_one(data: bytes, start: int, end: int, dropped: Counter[str]) -> tup
 
 
 #: An event is hardly longer; without a limit one stray quote would make each resynchronisation read to the end.
-_LONGEST_EVENT: Final = 8 * 1024 * 1024
+_LONGEST_EVENT: Final = 2 * 1024 * 1024
 
 
 def _end_of_object(data: bytes, begin: int) -> int:
@@ -148,7 +149,7 @@ def _end_of_object(data: bytes, begin: int) -> int:
 def _parse(text: bytes, dropped: Counter[str]) -> Event | None:
     try:
         return _decode_one(text)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         pass
     try:
         repaired = _BAD_ESCAPE.sub(r"\\\\", text.decode("utf-8", "replace"))
@@ -188,10 +189,10 @@ def args_of(event: Event) -> dict[str, Any]:
         return {}
     try:
         args = _decode_any(event.args)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         try:
             args = json.loads(bytes(event.args).decode("utf-8", "replace"), strict=False)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return args if isinstance(args, dict) else {}
 

@@ -149,10 +149,15 @@ class _Reader:
                 else:
                     handler(event)
         for row in self._rows.values():
-            for name, start_ns in reversed(row.stack):
-                self.dropped["unclosed_begin"] += 1
-                self._span(row, name, start_ns, max(self._last_ns, start_ns))
+            self._close(row, self._last_ns)
             self._finish(row)
+
+    def _close(self, row: _Row, at_ns: int) -> None:
+        """End what is open on a row and has no end in the file."""
+        while row.stack:
+            name, start_ns = row.stack.pop()
+            self.dropped["unclosed_begin"] += 1
+            self._span(row, name, start_ns, max(at_ns, start_ns))
 
     def _at(self, event: Event) -> int:
         at_ns = nanoseconds(event.ts)
@@ -179,7 +184,11 @@ class _Reader:
 
     def _begin(self, event: Event) -> None:
         at_ns, row = self._at(event), self._row(event)
-        if event.name in _TOP_LEVEL or event.name == "ERROR":
+        is_top_level = event.name in _TOP_LEVEL or event.name == "ERROR"
+        if row.stack and (is_top_level or event.name.startswith(NEGOTIATE_PREFIX)):
+            # These begin on an empty row: an end is missing, and must not put all that follows out of step.
+            self._close(row, at_ns)
+        if is_top_level:
             self._finish(row)
             # A batch is a run of beginnings of one kind with nothing in between.
             batch = self._filling

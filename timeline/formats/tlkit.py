@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -45,6 +46,11 @@ _LANE_OF_TID: Final = {tid: lane for lane, tid in LANE_TIDS.items()}
 _MOST_NAMED: Final = 10
 _COMMUNICATION: Final = LANE_TIDS[LaneKind.COMMUNICATION]
 _CATEGORIES: Final = {str(category): category for category in Category}
+
+
+def _integer(value: object, default: int) -> int:
+    """A number out of args, which may hold anything."""
+    return int(value) if isinstance(value, (int, float)) and abs(value) < 2**62 else default
 
 
 def sniff(head: bytes) -> bool:
@@ -134,22 +140,23 @@ class _ShardReader:
     def _metadata(self, event: Event) -> None:
         if event.name == "tlkit_shard":
             args = args_of(event)
-            clock = args.get("clock") or {}
+            clock = args.get("clock")
+            clock = clock if isinstance(clock, dict) else {}
             self.header = _Header(
                 run_id=str(args.get("run_id", "")),
-                rank=int(args.get("rank", 0)),
-                size=int(args.get("size", 0)),
+                rank=_integer(args.get("rank"), 0),
+                size=_integer(args.get("size"), 0),
                 host=str(args.get("host", "")),
-                origin_unix_ns=int(clock.get("origin_unix_ns", 0)),
-                offset_ns=int(clock.get("offset_ns", 0)),
-                uncertainty_ns=int(clock.get("uncertainty_ns", 0)),
+                origin_unix_ns=_integer(clock.get("origin_unix_ns"), 0),
+                offset_ns=_integer(clock.get("offset_ns"), 0),
+                uncertainty_ns=_integer(clock.get("uncertainty_ns"), 0),
             )
         elif event.name == "tlkit_clock":
             args = args_of(event)
             at_ns = nanoseconds(event.ts) + _BASE_NS
-            self.clock_readings.append((at_ns, int(args.get("offset_ns", 0))))
+            self.clock_readings.append((at_ns, _integer(args.get("offset_ns"), 0)))
         elif event.name == "tlkit_end":
-            lost = int(args_of(event).get("lost", 0))
+            lost = _integer(args_of(event).get("lost"), 0)
             if lost:
                 self.dropped["lost_while_recording"] += lost
 
@@ -161,7 +168,7 @@ class _ShardReader:
         self._last_ns = max(self._last_ns, start_ns + dur_ns)
         self._span(event, start_ns, dur_ns, event.args)
 
-    def _span(self, event: Event, start_ns: int, dur_ns: int, args: bytes) -> None:
+    def _span(self, event: Event, start_ns: int, dur_ns: int, args: bytes, *, finished: bool = True) -> None:
         tid = event.tid if isinstance(event.tid, int) else -1
         lane_kind = _LANE_OF_TID.get(tid, LaneKind.OTHER)
         lane = str(lane_kind)
@@ -175,9 +182,9 @@ class _ShardReader:
         category = _CATEGORIES.get(event.cat, Category.OTHER)
         tables.spans.add(self.rank, lane, str(lane_kind), str(category), event.name, start_ns, dur_ns, args_row)
         if tid == LANE_TIDS[LaneKind.STEPS] and event.name == STEP:
-            step = int(args_of(event).get("step", 0))
+            step = _integer(args_of(event).get("step"), 0)
             tables.steps.add(self.rank, step, start_ns, start_ns + dur_ns)
-        elif tid == _COMMUNICATION:
+        elif tid == _COMMUNICATION and finished:
             if event.name in _KIND_OF_NAME:
                 self._batches.append((event, start_ns, dur_ns))
             else:
@@ -208,7 +215,7 @@ class _ShardReader:
             for begun in opened:
                 self.dropped["unclosed_begin"] += 1
                 start_ns = nanoseconds(begun.ts) + _BASE_NS
-                self._span(begun, start_ns, max(self._last_ns - start_ns, 0), begun.args)
+                self._span(begun, start_ns, max(self._last_ns - start_ns, 0), begun.args, finished=False)
         for life in self._lives.values():
             self.dropped["unclosed_begin"] += 1
             if life.negotiated_ns < 0:
@@ -222,8 +229,8 @@ class _ShardReader:
             self._lives[event.id] = SimpleNamespace(
                 name=event.name,
                 kind="",
-                process_set=int(args.get("process_set", 0)),
-                nbytes=int(args.get("bytes", -1)),
+                process_set=_integer(args.get("process_set"), 0),
+                nbytes=_integer(args.get("bytes"), -1),
                 seq=-1,
                 submitted_ns=at_ns,
                 negotiated_ns=-1,
@@ -262,7 +269,7 @@ class _ShardReader:
             life.negotiated_ns = at_ns
         elif event.name in _KIND_OF_NAME:
             life.start_ns = life.begun
-            life.seq = int(args_of(event).get("seq", -1))
+            life.seq = _integer(args_of(event).get("seq"), -1)
         self._tensor_span(life, event.name, life.begun, max(at_ns - life.begun, 0))
 
     def _tensor_span(self, life: SimpleNamespace, name: str, start_ns: int, dur_ns: int) -> None:
@@ -285,7 +292,7 @@ class _ShardReader:
         starts = np.array([child[0] for child in self._children], dtype=np.int64)
         order = np.argsort(starts, kind="stable")
         for event, start_ns, dur_ns in self._batches:
-            first, last = np.searchsorted(starts, [start_ns, start_ns + dur_ns + 1], sorter=order)
+            first, last = np.searchsorted(starts, [start_ns, start_ns + max(dur_ns, 1)], sorter=order)
             copy_ns, operation = 0, (start_ns, dur_ns)
             for number in order[first:last]:
                 child_start_ns, child_dur_ns, name = self._children[number]
@@ -297,7 +304,7 @@ class _ShardReader:
 
     def _add_collective(self, event: Event, operation: tuple[int, int], copy_ns: int) -> None:
         args = args_of(event)
-        process_set, seq = int(args.get("process_set", 0)), int(args.get("seq", -1))
+        process_set, seq = _integer(args.get("process_set"), 0), _integer(args.get("seq"), -1)
 
         def time_of(value: Any) -> int:
             return nanoseconds(value) + _BASE_NS if isinstance(value, (int, float)) else -1
@@ -312,8 +319,8 @@ class _ShardReader:
             str(args.get("op", "")),
             str(args.get("dtype", "")),
             str(args.get("algorithm", "")),
-            int(args.get("bytes", -1)),
-            int(args.get("tensors", 1)),
+            _integer(args.get("bytes"), -1),
+            _integer(args.get("tensors"), 1),
             submitted_ns,
             time_of(args.get("negotiated")),
             *operation,
@@ -322,7 +329,8 @@ class _ShardReader:
         if submitted_ns >= 0:
             tables.arrivals[process_set, seq, self.rank] = submitted_ns
         # Rank 0 tells everybody's arrival; it matters for ranks whose own shard is missing.
-        for rank, arrival in enumerate(args.get("arrivals") or ()):
+        told = args.get("arrivals")
+        for rank, arrival in enumerate(told if isinstance(told, list) else ()):
             tables.arrivals.setdefault((process_set, seq, rank), time_of(arrival))
 
 
@@ -360,10 +368,11 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     ranks = tuple(sorted({header.rank for header in headers}))
     size = max(*(header.size for header in headers), len(ranks))
     notes = []
-    missing = sorted(set(range(size)) - set(ranks))
-    if missing:
-        shown = ", ".join(map(str, missing[:_MOST_NAMED])) + (", …" if len(missing) > _MOST_NAMED else "")
-        notes.append(f"{len(missing)} of {size} ranks have no shard here: {shown}")
+    if size > len(ranks):
+        # The size is a number out of the file: look for as many missing ranks as are named, not for all there might be.
+        missing = list(islice((rank for rank in range(size) if rank not in ranks), _MOST_NAMED))
+        more = ", …" if size - len(ranks) > len(missing) else ""
+        notes.append(f"{size - len(ranks)} of {size} ranks have no shard here: {', '.join(map(str, missing))}{more}")
     return Trace(
         meta=TraceMeta(
             format=NAME,

@@ -318,3 +318,47 @@ def test_a_folder_and_a_pattern_are_opened(tmp_path: Path) -> None:
     assert open_trace(str(tmp_path / "t*.json")).meta.ranks == (0, 1)
     with pytest.raises(TraceNotFoundError, match="no file matches"):
         open_trace(str(tmp_path / "x*.json"))
+
+
+def test_args_that_are_not_what_they_should_be_are_no_crash(tmp_path: Path) -> None:
+    """Text where numbers belong, a size beyond all memory, names that no encoding has, nesting without end."""
+    text = shard()
+    text = (
+        text.replace('"seq":0', '"seq":"zero"')
+        .replace('"size":1', '"size":1000000000000')
+        .replace('"step":0', '"step":[]')
+    )
+    text = text.replace('"BACKWARD"', '"\\ud800"').replace('"module":"Net"', '"module":' + "[" * 5000 + "]" * 5000)
+    (tmp_path / "t.json").write_text(text)
+    trace = open_trace(tmp_path / "t.json")
+    trace.check()
+
+    assert trace.collectives["seq"].tolist() == [-1]
+    assert "?" in trace.spans["name"].tolist()
+    assert trace.meta.dropped == {"broken": 1}  # the event that nests too deeply
+    assert any("999999999999 of 1000000000000 ranks have no shard here: 1, 2, " in note for note in trace.meta.notes)
+
+
+def test_a_lost_end_on_a_row_costs_that_operation_alone(tmp_path: Path) -> None:
+    """The next operation of the same tensor is read as if nothing had happened."""
+    row = '{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.a"}}'
+    events = ['{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 0, "pid": 1}']
+    for start in (10, 100):
+        begun = f'{{"ph": "B", "name": "ALLREDUCE", "ts": {start}, "pid": 1}}'
+        inner = f'{{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": {start + 1}, "pid": 1}}'
+        ends = [f'{{"ph": "E", "ts": {start + at}, "pid": 1}}' for at in (5, 6)]
+        events += [begun, inner, *ends] if start == 100 else [begun, inner, ends[0]]
+    (tmp_path / "h.json").write_text("[" + ",\n".join([row, *events]) + "]")
+    trace = open_trace(tmp_path / "h.json")
+    second = trace.collectives.iloc[-1]
+
+    assert (int(second["start_ns"]), int(second["dur_ns"])) == (101_000, 4_000)
+    assert trace.meta.dropped["unclosed_begin"] == 2
+
+
+def test_damage_of_the_worst_kind_takes_no_time() -> None:
+    """Blank lines without end after a broken event are passed in one go."""
+    data = b'[{"name":"x","ph":"X","ts":' + b"\n" * 300_000 + b'{"name":"y","ph":"X","pid":0,"tid":0,"ts":1,"dur":1}]'
+    names = [event.name for events in iterate_events(data, Counter()) for event in events]
+
+    assert names == ["y"]
