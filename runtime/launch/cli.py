@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 from ...timeline.errors import TlkitError, UsageError
 from .check_build import describe_build
@@ -17,8 +18,12 @@ from .workers import Workers
 
 _LOOPBACK = "127.0.0.1"
 
-#: Shell could not find the command.
-_NOT_FOUND = 127
+#: What a shell answers for a file that is no program, and for a command that it does not find.
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+
+#: Variables of ours that are not for the ranks: functions of the shell, and what another launcher said about its job,
+#: which would make rank 0 wait for that launcher's store.
+_KEPT_BACK = ("BASH_FUNC_", "TORCHELASTIC_")
 
 
 def rank_environments(
@@ -32,7 +37,7 @@ def rank_environments(
     environments = []
     for rank in range(ranks):
         environment = {**inherited, **settings}
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
         numbers = {
             "RANK": rank,
             "SIZE": ranks,
@@ -96,11 +101,11 @@ def _run(argv: Sequence[str]) -> int:
     _refuse_what_is_missing(arguments)
     settings: dict[str, str] = {}
     if arguments.config_file:
-        settings, unknown = read_config_file(arguments.config_file)
+        settings, unknown = read_config_file(arguments.config_file, any_controller=arguments.gloo)
         for key in unknown:
             print(f"tl-run: {arguments.config_file}: {key} is not a setting and has no effect", file=sys.stderr)
     settings |= settings_of(arguments)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BASH_FUNC_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     environments = rank_environments(arguments.np, inherited, settings, _free_port())
     if arguments.verbose:
         _describe(command, settings, environments[0])
@@ -118,11 +123,14 @@ def _refuse_what_is_missing(arguments: object) -> None:
     if given["mpi"] or given["jsrun"]:
         flag = "--mpi" if given["mpi"] else "--jsrun"
         raise UsageError(
-            f"{flag}: this version moves data with Gloo only; `mpirun -np {ranks} python train.py` starts ranks that the "
-            "runtime recognises"
+            f"{flag}: this version starts ranks on this machine itself, and moves data with Gloo; leave {flag} out, or run "
+            f"`mpirun -np {ranks} python train.py`, whose ranks the runtime recognises"
         )
-    if given["host_discovery_script"] or given["min_np"]:
-        raise UsageError("elastic training is not in this version: leave out --host-discovery-script and --min-np")
+    if given["host_discovery_script"] or given["min_np"] is not None:
+        raise UsageError(
+            "elastic training is not in this version, which starts a fixed number of ranks on this machine only: leave "
+            "out --host-discovery-script and --min-np, or start the script with torchrun, which the runtime recognises"
+        )
     if given["hosts"] and given["hostfile"]:
         raise UsageError("-H and --hostfile exclude each other")
     if given["hosts"]:
@@ -135,7 +143,8 @@ def _refuse_what_is_missing(arguments: object) -> None:
 
 def _describe(command: Sequence[str], settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
     print(f"tl-run: starting {environment['HOROVOD_SIZE']} x {' '.join(command)}", file=sys.stderr)
-    print(f"tl-run: OMP_NUM_THREADS={environment['OMP_NUM_THREADS']}", file=sys.stderr)
+    origin = "as you set it" if "OMP_NUM_THREADS" in os.environ else "cores / ranks, as you did not set it"
+    print(f"tl-run: OMP_NUM_THREADS={environment['OMP_NUM_THREADS']} ({origin})", file=sys.stderr)
     for name, value in sorted(settings.items()):
         print(f"tl-run: {name}={value}", file=sys.stderr)
 
@@ -144,11 +153,17 @@ def _supervise(arguments: object, command: Sequence[str], environments: Sequence
     given = vars(arguments)
     workers = Workers(output_folder=given["output_filename"], prefix_timestamp=given["prefix_timestamp"])
     program = shutil.which(command[0], path=environments[0].get("PATH"))
+    if program is None and Path(command[0]).is_file():
+        meant = f"did you mean `tl-run … python {command[0]}`?"
+        print(f"tl-run: {command[0]} is not executable: {meant}", file=sys.stderr)
+        return _NOT_EXECUTABLE
     if program is None:
         print(f"tl-run: {command[0]}: no such command", file=sys.stderr)
         return _NOT_FOUND
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: workers.stop(received))
+        # What was ignored stays so: nohup asks for that.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda received, _: workers.stop(received))
     try:
         workers.start([program, *command[1:]], environments)
     except OSError as error:

@@ -1,5 +1,6 @@
 """Host lists: `-H a:2,b:2` and host files."""
 
+import ipaddress
 import re
 import socket
 from pathlib import Path
@@ -53,8 +54,12 @@ def read_hostfile(path: str) -> list[tuple[str, int]]:
 
 def is_local(host: str) -> bool:
     """Whether `host` is this machine."""
-    own = socket.gethostname()
-    return host in {"localhost", own, own.partition(".")[0], socket.getfqdn()} or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        own = socket.gethostname()
+        # The full name is asked for last: it may take a name server's time.
+        return host in {"localhost", own, own.partition(".")[0]} or host == socket.getfqdn()
 
 
 def check_slots(hosts: list[tuple[str, int]], ranks: int) -> None:

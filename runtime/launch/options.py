@@ -1,6 +1,7 @@
 """The flags of `tl-run`: horovodrun's, and the settings that each of them makes."""
 
 import argparse
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ class Setting:
     key: str = ""
     """Where the configuration file has it, e.g. `params.cycle_time_ms`."""
     scale: int = 1
+    highest: float = math.inf
 
 
 _SWITCH: Final = "switch"
@@ -43,7 +45,7 @@ SETTINGS: Final = (
         "timeline-filename",
         "HOROVOD_TIMELINE",
         str,
-        "write a timeline here; rank r writes FILE.rank<r>",
+        "write a timeline here: rank 0 t.json, rank 1 t.rank1.json and so on, for --timeline-filename t.json",
         "timeline.filename",
     ),
     Setting(
@@ -121,6 +123,7 @@ SETTINGS: Final = (
         float,
         "accepted for compatibility",
         "autotune.gaussian_process_noise",
+        highest=1,
     ),
     Setting(
         "stall-check-warning-time-seconds",
@@ -170,6 +173,12 @@ SETTINGS: Final = (
     ),
 )
 
+#: Keys of the configuration file whose variable says the opposite.
+_INVERTED: Final = (
+    Setting("stall_check.enabled", "HOROVOD_STALL_CHECK_DISABLE", _SWITCH, "", "stall_check.enabled"),
+    Setting("logging.with_timestamp", "HOROVOD_LOG_HIDE_TIME", _SWITCH, "", "logging.with_timestamp"),
+)
+
 _LOG_LEVELS: Final = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
@@ -184,6 +193,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of `tl-run`."""
     parser = _Parser(
         prog="tl-run",
+        usage="tl-run -np N [flags] command [its arguments]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -195,7 +205,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-cb", "--check-build", action="store_true", help="show what this installation can do, and leave")
     add("-H", "--hosts", help="hosts and slots, as localhost:4; this version starts ranks on this machine only")
     add("-hostfile", "--hostfile", metavar="FILE", help="the same from a file, a line `name slots=N` a host")
-    add("--output-filename", metavar="DIR", help="also write DIR/rank.<r>/stdout and stderr")
+    add("--output-filename", metavar="DIR", help="also write DIR/rank.<r>/stdout and stderr, as on the console")
     add(
         "-prefix-timestamp",
         "--prefix-output-with-timestamp",
@@ -208,8 +218,9 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--network-interfaces",
         "--network-interface",
+        action="append",
         metavar="NAMES",
-        help="network interface for the ranks' connections",
+        help="network interface for the ranks' connections; with commas or repeated, the first is for Gloo",
     )
     add("--log-with-timestamp", action="store_const", const="0", dest="hide_time", help="times in the runtime's log")
     add(
@@ -231,13 +242,35 @@ def make_parser() -> argparse.ArgumentParser:
     controllers.add_argument("--gloo", action="store_true", help="move data with Gloo (default)")
     controllers.add_argument("--mpi", action="store_true", help="start with mpirun instead; not in this version")
     controllers.add_argument("--jsrun", action="store_true", help="start with jsrun instead; not in this version")
-    elastic = parser.add_argument_group("elastic training (not in this version)")
-    for flag in ("--min-np", "--max-np", "--slots-per-host", "--elastic-timeout", "--reset-limit"):
-        elastic.add_argument(flag, type=int, metavar="N", help=argparse.SUPPRESS)
-    elastic.add_argument("--host-discovery-script", metavar="FILE", help=argparse.SUPPRESS)
+    _add_flags_without_effect(parser)
     add_settings(parser.add_argument_group("settings of the runtime (each sets a HOROVOD_* variable)"))
     add("command", nargs=argparse.REMAINDER, help="what to run, with its arguments")
     return parser
+
+
+def _add_flags_without_effect(parser: argparse.ArgumentParser) -> None:
+    """Flags for several machines, MPI and elastic training: known, so that command lines of horovodrun can be read.
+
+    `--min-np` and `--host-discovery-script` are refused later, since they ask for what this version cannot do.
+    """
+    hidden = argparse.SUPPRESS
+    parser.add_argument("--host-discovery-script", help=hidden)
+    parser.add_argument("--min-np", "--min-num-proc", type=int, help=hidden)
+    for flags in (
+        ("-p", "--ssh-port"),
+        ("--max-np", "--max-num-proc"),
+        ("--slots-per-host", "--slots"),
+        ("--elastic-timeout",),
+        ("--reset-limit",),
+    ):
+        parser.add_argument(*flags, type=int, help=hidden)
+    for flags in (("-i", "--ssh-identity-file"), ("--mpi-args",), ("--binding-args",)):
+        parser.add_argument(*flags, help=hidden)
+    parser.add_argument("--blacklist-cooldown-range", type=int, nargs=2, help=hidden)
+    for flag in ("--disable-cache", "--tcp"):
+        parser.add_argument(flag, action="store_true", help=hidden)
+    parser.add_argument("--log-hide-timestamp", action="store_const", const="1", dest="hide_time", help=hidden)
+    parser.add_argument("--no-log-hide-timestamp", action="store_const", const="0", dest="hide_time", help=hidden)
 
 
 def add_settings(group: Any) -> None:
@@ -265,18 +298,30 @@ def _as_variable(setting: Setting, value: Any) -> str:
         UsageError: it is out of range.
     """
     if setting.kind is _SWITCH:
-        return "1" if value in {True, "1"} else "0"
+        if not isinstance(value, bool) and value not in ("0", "1"):
+            raise UsageError(f"{setting.flag}={value} must be true or false")
+        return str(int(value))
     if setting.kind in {int, float}:
-        try:
-            number = setting.kind(value)
-        except (TypeError, ValueError):
-            raise UsageError(f"{setting.flag}={value} is not a number") from None
-        if number < 0:
-            raise UsageError(f"{setting.flag}={value} must be >= 0")
-        return str(number * setting.scale)
+        return str(_number(setting, value) * setting.scale)
+    if not isinstance(value, str):
+        raise UsageError(f"{setting.flag}={value} is not a text: put it in quotes")
     if setting.flag == "log-level" and str(value).upper() not in _LOG_LEVELS:
         raise UsageError(f"log-level={value} is not one of {', '.join(_LOG_LEVELS)}")
     return str(value)
+
+
+def _number(setting: Setting, value: Any) -> float:
+    try:
+        number: float = setting.kind(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number) or (isinstance(value, float) and number != value):
+        raise UsageError(f"{setting.flag}={value} is not {'a whole' if setting.kind is int else 'a'} number")
+    if number < 0:
+        raise UsageError(f"{setting.flag}={value} must be >= 0")
+    if number > setting.highest:
+        raise UsageError(f"{setting.flag}={value} must be <= {setting.highest}")
+    return number
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
@@ -291,17 +336,20 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.stall_check_disable is not None:
         variables["HOROVOD_STALL_CHECK_DISABLE"] = arguments.stall_check_disable
     if arguments.network_interfaces:
-        names = arguments.network_interfaces.split(",")
-        variables["HOROVOD_GLOO_IFACE"] = names[0]
-        variables["NCCL_SOCKET_IFNAME"] = arguments.network_interfaces
+        names = ",".join(arguments.network_interfaces)
+        variables["HOROVOD_GLOO_IFACE"] = names.partition(",")[0]
+        variables["NCCL_SOCKET_IFNAME"] = names
     return variables
 
 
-def read_config_file(path: str) -> tuple[dict[str, str], list[str]]:
+def read_config_file(path: str, *, any_controller: bool = False) -> tuple[dict[str, str], list[str]]:
     """Environment variables that a configuration file asks for, and the keys in it that mean nothing.
 
+    Args:
+        any_controller: a flag has chosen the controller, so the file's does not count.
+
     Raises:
-        UsageError: it cannot be read.
+        UsageError: it cannot be read, a value makes no sense, or the controller is not Gloo.
     """
     try:
         import yaml  # noqa: PLC0415  needed for this flag only
@@ -322,9 +370,12 @@ def read_config_file(path: str) -> tuple[dict[str, str], list[str]]:
     for setting in SETTINGS:
         if setting.key in flat:
             variables[setting.variable] = _as_variable(setting, flat.pop(setting.key))
-    if "stall_check.enabled" in flat:
-        variables["HOROVOD_STALL_CHECK_DISABLE"] = "0" if flat.pop("stall_check.enabled") else "1"
-    if "logging.with_timestamp" in flat:
-        variables["HOROVOD_LOG_HIDE_TIME"] = "0" if flat.pop("logging.with_timestamp") else "1"
-    flat.pop("controller.", None)
+    for setting in _INVERTED:
+        if setting.key in flat:
+            variables[setting.variable] = "0" if _as_variable(setting, flat.pop(setting.key)) == "1" else "1"
+    controller = flat.pop("controller.", "gloo")
+    if controller != "gloo" and not any_controller:
+        raise UsageError(
+            f"{path}: controller {controller}: this version has gloo only; change it there, or add --gloo to override it"
+        )
     return variables, sorted(key.rstrip(".") for key in flat)

@@ -1,77 +1,66 @@
 """The ranks as processes: started, listened to, and ended together.
 
-Each rank leads a session of its own, so that all it started can be ended with it, and asks the kernel to be ended when
-`tl-run` dies, so that not even SIGKILL of the launcher leaves ranks behind.
+Each rank leads a session of its own, so that all it started can be ended with it, and asks the kernel to be killed when
+`tl-run` dies.  With the guardian, which does the same for what the ranks have started, not even SIGKILL of the launcher
+leaves anything behind.
 """
 
-import codecs
 import contextlib
 import ctypes
 import os
-import re
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final, TextIO
+from typing import IO, Final
 
-#: How long a rank may take to end after SIGTERM before it gets SIGKILL.
+from ...timeline.errors import UsageError
+from .guardian import Guardian
+from .output import LinePrefixer, RankStream, Sink
+
+#: How long a rank may take to end after it was asked to, before it gets SIGKILL.
 GRACE_S: Final = 5.0
 
 _PR_SET_PDEATHSIG: Final = 1
-_LINE_END: Final = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
-_CHUNK_NBYTES: Final = 1 << 16
+
+#: How often to look whether a rank has ended that keeps its output open.
+_POLL_S: Final = 0.05
 
 
-class Output:
-    """One stream of one rank: cuts it into lines, and puts the rank before each."""
+class _Worker:
+    """One rank."""
 
-    def __init__(
-        self, rank: int, name: str, source: IO[bytes], console: TextIO, copy: TextIO | None, *, with_time: bool
-    ) -> None:
-        self.source = source
-        self._rank, self._name = rank, name
-        self._console, self._copy = console, copy
-        self._with_time = with_time
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._partial = ""
+    def __init__(self, rank: int, process: subprocess.Popen[bytes], streams: Sequence[RankStream]) -> None:
+        self.rank = rank
+        self.process = process
+        self.streams = streams
+        self.was_signalled = False
 
-    def pump(self) -> bool:
-        """Pass on what has arrived; False at the end of the stream."""
-        try:
-            data = os.read(self.source.fileno(), _CHUNK_NBYTES)
-        except BlockingIOError:
-            return True
-        text = self._partial + self._decoder.decode(data, final=not data)
-        *lines, self._partial = _LINE_END.split(text) if text else [""]
-        if not data and self._partial:
-            lines.append(self._partial + "\n")
-            self._partial = ""
-        # A "\r" at the very end may be the first half of "\r\n".
-        if lines and not self._partial and lines[-1].endswith("\r") and data:
-            self._partial = lines.pop()
-        if lines:
-            self._write("".join(self._prefix() + line for line in lines))
-        if not data and self._copy is not None:
-            self._copy.close()
-        return bool(data)
+    def signal(self, number: int) -> None:
+        """Signal the rank and what it started.  Only before it is reaped: then its number may be another's."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
 
-    def _prefix(self) -> str:
-        when = time.strftime("%a %b %e %H:%M:%S %Y") if self._with_time else ""
-        return f"{when}[{self._rank}]<{self._name}>:"
+    def has_ended(self) -> bool:
+        """Whether the rank has ended; it is not reaped."""
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.process.pid, options) is not None
 
-    def _write(self, text: str) -> None:
-        for stream in (self._console, self._copy):
-            if stream is None:
-                continue
-            try:
-                stream.write(text)
-                stream.flush()
-            except OSError:  # the reader of our output has gone; the ranks go on
-                pass
+    def reap(self) -> int:
+        """Once the rank has ended, kill what is left of its group, and pass on the last output.
+
+        Returns:
+            exit status, -n if signal n ended the rank.
+        """
+        self.signal(signal.SIGKILL)
+        code = self.process.wait()
+        for stream in self.streams:
+            stream.finish()
+        return code
 
 
 class Workers:
@@ -81,50 +70,71 @@ class Workers:
         """Prepare; `start` starts."""
         self._folder = Path(output_folder) if output_folder else None
         self._with_time = prefix_timestamp
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._outputs: list[Output] = []
+        self._alive: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
+        self._guardian: Guardian | None = None
         self._stop_signal = 0
+        self._is_impatient = False
 
     def start(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
         """Start one rank an environment.
 
         Raises:
+            UsageError: the folder for output cannot be made.
             OSError: the command cannot be started; the ranks that were are ended.
         """
         width = len(str(len(environments) - 1))
-        launcher = os.getpid()
+        copies = [self._open_copies(f"rank.{rank:0{width}d}") for rank in range(len(environments))]
+        # Python has None for a stream that was closed when it started.
+        consoles = [Sink(stream.fileno() if stream else None) for stream in (sys.stdout, sys.stderr)]
+        self._guardian = Guardian()
         try:
             for rank, environment in enumerate(environments):
-                process = subprocess.Popen(  # noqa: S603  running the user's command is the purpose
-                    command,
-                    env=dict(environment),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,
-                    preexec_fn=lambda: _die_with(launcher),  # noqa: PLW1509  a few plain system calls
-                )
-                self._processes.append(process)
-                assert process.stdout is not None
-                assert process.stderr is not None
-                streams = (("stdout", process.stdout, sys.stdout), ("stderr", process.stderr, sys.stderr))
-                for name, source, console in streams:
-                    copy = self._copy_file(f"rank.{rank:0{width}d}", name)
-                    self._outputs.append(Output(rank, name, source, console, copy, with_time=self._with_time))
+                process = _start_process(command, environment)
+                self._guardian.watch(process.pid)
+                streams = [
+                    RankStream(source, LinePrefixer(self._prefix(rank, name)), console, copy)
+                    for source, name, console, copy in zip(
+                        _pipes(process), ("stdout", "stderr"), consoles, copies[rank], strict=True
+                    )
+                ]
+                self._alive.append(_Worker(rank, process, streams))
+                for stream in streams:
+                    self._selector.register(stream.source, selectors.EVENT_READ, stream)
         except BaseException:
-            self._end_all()
+            self._end_all(signal.SIGTERM)
             raise
 
-    def _copy_file(self, rank_folder: str, name: str) -> TextIO | None:
+    def _open_copies(self, rank_folder: str) -> tuple[Sink | None, Sink | None]:
         if self._folder is None:
-            return None
+            return None, None
         folder = self._folder / rank_folder
-        folder.mkdir(parents=True, exist_ok=True)
-        return (folder / name).open("w", encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            paths = folder / "stdout", folder / "stderr"
+            out, err = (Sink(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), str(path)) for path in paths)
+        except OSError as error:
+            raise UsageError(
+                f"--output-filename {self._folder}: cannot write {error.filename}: {error.strerror}; name a folder that "
+                "exists or can be made"
+            ) from error
+        return out, err
+
+    def _prefix(self, rank: int, name: str) -> Callable[[], bytes]:
+        tag = f"[{rank}]<{name}>:".encode()
+        if not self._with_time:
+            return lambda: tag
+        # asctime rather than strftime: the form that log parsers know, in any locale.
+        return lambda: time.asctime().encode() + tag
 
     def stop(self, signal_number: int) -> None:
-        """Ask for the end; called by a signal handler."""
+        """Pass a signal on to the ranks, and end the job; a second one ends the grace.  Called by a signal handler.
+
+        The signal goes out from here, as the rest of the launcher may be waiting for a console that nobody reads.
+        """
+        self._is_impatient = bool(self._stop_signal)
         self._stop_signal = self._stop_signal or signal_number
+        self._signal_all(signal.SIGKILL if self._is_impatient else signal_number, again=self._is_impatient)
 
     def wait(self) -> int:
         """Pass on output until all ranks have ended.
@@ -133,75 +143,86 @@ class Workers:
             0 if all ended with 0; else the first failed rank's code, 128 + n if signal n ended it.
         """
         failed: tuple[int, int] | None = None
-        with selectors.DefaultSelector() as selector:
-            for output in self._outputs:
-                os.set_blocking(output.source.fileno(), False)
-                selector.register(output.source, selectors.EVENT_READ, output)
-            while failed is None and not self._stop_signal and self._running():
-                self._pump(selector, 0.05)
-                failed = self._first_failure()
-            if failed is not None:
-                self._pump_rest(selector)
-                print(f"Process {failed[0]} exit with status code {failed[1]}.", file=sys.stderr)
-                if self._running():
-                    print(f"Terminating remaining workers after failure of Process {failed[0]}.", file=sys.stderr)
-            self._end_all(selector)
-            self._pump_rest(selector)
+        while self._alive and failed is None and not self._stop_signal:
+            self._pump()
+            failed = self._reap()
+        if failed is not None and not self._stop_signal:
+            sys.stderr.write(f"Process {failed[0]} exit with status code {failed[1]}.\n")
+            if self._alive:
+                sys.stderr.write(f"Terminating remaining workers after failure of Process {failed[0]}.\n")
+        self._end_all(self._stop_signal or signal.SIGTERM)
         if self._stop_signal:
             return 128 + self._stop_signal
         return failed[1] if failed is not None else 0
 
-    def _running(self) -> list[subprocess.Popen[bytes]]:
-        return [process for process in self._processes if process.poll() is None]
-
-    def _first_failure(self) -> tuple[int, int] | None:
-        failures = [
-            (rank, process.returncode)
-            for rank, process in enumerate(self._processes)
-            if process.poll() not in {None, 0}
-        ]
-        # When several have failed since the last look, a signal or a code of its own says more than the error of a
-        # rank that merely lost its peer.
-        failures.sort(key=lambda failure: (failure[1] > 0, failure[0]))
+    def _reap(self) -> tuple[int, int] | None:
+        """Let go of the ranks that have ended; the first failure among them, as rank and exit status."""
+        failures = []
+        for worker in [worker for worker in self._alive if worker.has_ended()]:
+            self._alive.remove(worker)
+            for stream in worker.streams:
+                with contextlib.suppress(KeyError):  # its end has been seen already
+                    self._selector.unregister(stream.source)
+            code = worker.reap()
+            if self._guardian is not None:
+                self._guardian.forget(worker.process.pid)
+            if code:
+                failures.append((worker.rank, code))
         if not failures:
             return None
-        rank, code = failures[0]
+        # Of several since the last look, a rank that a signal ended is the cause, and one with an error more likely a
+        # rank that lost its peer.
+        rank, code = min(failures, key=lambda failure: (failure[1] > 0, failure[0]))
         return rank, code if code > 0 else 128 - code
 
-    @staticmethod
-    def _pump(selector: selectors.BaseSelector, timeout_s: float) -> bool:
-        if not selector.get_map():
-            time.sleep(timeout_s)
-            return False
-        ready = selector.select(timeout_s)
-        for key, _ in ready:
-            if not key.data.pump():
-                selector.unregister(key.fileobj)
-        return bool(ready)
+    def _pump(self) -> None:
+        if not self._selector.get_map():
+            time.sleep(_POLL_S)
+            return
+        for key, _ in self._selector.select(_POLL_S):
+            stream: RankStream = key.data
+            if stream.pump() == 0:
+                self._selector.unregister(stream.source)
 
-    def _pump_rest(self, selector: selectors.BaseSelector) -> None:
-        """What is in the pipes now.  A grandchild may hold them open, so there may be no end to wait for."""
-        while selector.get_map() and self._pump(selector, 0.02):
-            pass
+    def _signal_all(self, number: int, *, again: bool = False) -> None:
+        for worker in tuple(self._alive):
+            if again or not worker.was_signalled:
+                worker.was_signalled = True
+                worker.signal(number)
 
-    def _end_all(self, selector: selectors.BaseSelector | None = None) -> None:
-        """SIGTERM, then SIGKILL for who does not listen, then whatever they left behind."""
-        for process in self._running():
-            _signal_group(process, signal.SIGTERM)
+    def _end_all(self, number: int) -> None:
+        """Ask the ranks to end, kill those that do not listen, and what any of them leaves behind."""
+        self._signal_all(number)
         deadline = time.monotonic() + GRACE_S
-        while self._running() and time.monotonic() < deadline:
-            if selector is None:
-                time.sleep(0.05)
-            else:
-                self._pump(selector, 0.05)
-        for process in self._processes:
-            _signal_group(process, signal.SIGKILL)
-            process.wait()
+        while self._alive and not self._is_impatient and time.monotonic() < deadline:
+            self._pump()
+            self._reap()
+        while self._alive:
+            self._signal_all(signal.SIGKILL, again=True)
+            self._pump()
+            self._reap()
+        if self._guardian is not None:
+            self._guardian.dismiss()
+        self._selector.close()
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+def _start_process(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    launcher = os.getpid()
+    return subprocess.Popen(  # noqa: S603  running the user's command is the purpose
+        command,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: _die_with(launcher),  # noqa: PLW1509  a few plain system calls
+    )
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    return process.stdout, process.stderr
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

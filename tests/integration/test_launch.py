@@ -1,6 +1,7 @@
 """`tl-run` with real processes: output, failure, signals."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,11 +13,11 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def start(*arguments: str, cwd: Path | None = None) -> subprocess.Popen[str]:
+def start(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
     """Start tl-run."""
     return subprocess.Popen(
         [sys.executable, "-m", "tlkit.runtime.launch.cli", *arguments],
-        env=dict(os.environ) | {"PYTHONPATH": str(REPOSITORY)},
+        env=dict(os.environ) | {"PYTHONPATH": str(REPOSITORY)} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -24,9 +25,9 @@ def start(*arguments: str, cwd: Path | None = None) -> subprocess.Popen[str]:
     )
 
 
-def run(*arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
+def run(*arguments: str, cwd: Path | None = None, **environment: str) -> tuple[int, str, str]:
     """Run tl-run to its end."""
-    process = start(*arguments, cwd=cwd)
+    process = start(*arguments, cwd=cwd, **environment)
     stdout, stderr = process.communicate(timeout=60)
     return process.returncode, stdout, stderr
 
@@ -107,9 +108,6 @@ def test_however_the_launcher_ends_no_rank_is_left(number: signal.Signals, statu
 
     assert launcher.returncode == status
     assert gone(ranks)
-    if number is signal.SIGKILL:  # nobody is left to end the ranks' own children
-        for child in children:
-            os.kill(child, signal.SIGKILL)
     assert gone(children)
 
 
@@ -133,3 +131,148 @@ def test_the_launcher_does_not_load_torch() -> None:
     )
 
     assert done.stdout == "False\n"
+
+
+def test_every_rank_has_its_own_environment_and_no_input() -> None:
+    """What the caller's own launcher has left behind does not count."""
+    script = (
+        'echo "$HOROVOD_RANK/$HOROVOD_SIZE $RANK/$WORLD_SIZE $LOCAL_RANK $HOROVOD_CONTROLLER '
+        '$((MASTER_PORT == HOROVOD_GLOO_RENDEZVOUS_PORT)) <$TORCHELASTIC_USE_AGENT_STORE>"; cat'
+    )
+    stale = {"HOROVOD_RANK": "7", "RANK": "7", "WORLD_SIZE": "9", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    status, stdout, _ = run("-np", "2", "sh", "-c", script, **stale)
+
+    assert status == 0
+    assert sorted(stdout.splitlines()) == [f"[{rank}]<stdout>:{rank}/2 {rank}/2 {rank} gloo 1 <>" for rank in (0, 1)]
+
+
+def test_lines_may_begin_with_the_time() -> None:
+    """In the form that log parsers know, whatever the locale."""
+    _, stdout, _ = run("-np", "1", "-prefix-timestamp", "echo", "hello", LC_ALL="C.UTF-8")
+
+    assert re.fullmatch(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\[0\]<stdout>:hello\n", stdout)
+
+
+def test_output_does_not_depend_on_the_console(tmp_path: Path) -> None:
+    """A console that knows only ASCII gets the bytes as they are, and folders sort by rank."""
+    status, stdout, _ = run(
+        "-np", "11", "--output-filename", "out", "echo", "é", cwd=tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0"
+    )
+
+    assert status == 0
+    assert sorted(stdout.splitlines()) == sorted(f"[{rank}]<stdout>:é" for rank in range(11))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"rank.{rank:02d}" for rank in range(11)]
+    assert (tmp_path / "out" / "rank.10" / "stdout").read_text(encoding="utf-8") == "[10]<stdout>:é\n"
+
+
+def test_a_rank_that_prints_without_end_does_not_keep_a_failed_job_alive(tmp_path: Path) -> None:
+    """There is always more to read from it; it is terminated all the same."""
+    script = 'if [ "$RANK" = 0 ]; then exit 3; fi; exec yes'
+    with (tmp_path / "out").open("wb") as sink:
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", "sh", "-c", script],
+            env=dict(os.environ) | {"PYTHONPATH": str(REPOSITORY)},
+            stdout=sink,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        _, stderr = launcher.communicate(timeout=30)
+
+    assert launcher.returncode == 3
+    assert "Process 0 exit with status code 3." in stderr
+
+
+def test_ranks_go_on_when_nobody_reads_their_output(tmp_path: Path) -> None:
+    """`tl-run … | head -1` ends the reading, not the training."""
+    launcher = start(
+        "-np", "1", "sh", "-c", "echo one; read -r go < go; echo two; echo three; touch done", cwd=make_fifo(tmp_path)
+    )
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "[0]<stdout>:one\n"
+    launcher.stdout.close()
+    (tmp_path / "go").write_text("go\n")
+
+    assert launcher.wait(timeout=30) == 0
+    assert (tmp_path / "done").exists()
+    assert launcher.stderr is not None
+    assert launcher.stderr.read() == ""
+    launcher.stderr.close()
+
+
+def make_fifo(folder: Path) -> Path:
+    """A folder with a pipe `go` in it, on which a rank waits for the test."""
+    os.mkfifo(folder / "go")
+    return folder
+
+
+def test_ctrl_c_reaches_the_ranks_as_ctrl_c() -> None:
+    """A script that saves a checkpoint on KeyboardInterrupt does so under tl-run too."""
+    code = (
+        "import time\n"
+        "try:\n"
+        "    print('training', flush=True)\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('saved')\n"
+    )
+    launcher = start("-np", "2", sys.executable, "-c", code)
+    assert launcher.stdout is not None
+    assert {launcher.stdout.readline() for _ in range(2)} == {f"[{rank}]<stdout>:training\n" for rank in (0, 1)}
+    launcher.send_signal(signal.SIGINT)
+    stdout, _ = launcher.communicate(timeout=30)
+
+    assert launcher.returncode == 130
+    assert sorted(stdout.splitlines()) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
+
+
+def test_a_second_signal_ends_the_grace() -> None:
+    """Who presses Ctrl-C twice does not wait for a rank that does not listen."""
+    launcher = start("-np", "1", "sh", "-c", "trap 'echo heard' TERM; echo ready; while :; do sleep 0.05; done")
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "[0]<stdout>:ready\n"
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.stdout.readline() == "[0]<stdout>:heard\n"
+    begun = time.monotonic()
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=30)
+
+    assert launcher.returncode == 143
+    assert time.monotonic() - begun < 4  # the grace is 5 s
+
+
+def test_nohup_protects_the_job(tmp_path: Path) -> None:
+    """A hang-up that the caller ignores ends neither tl-run nor its ranks."""
+    launcher = subprocess.Popen(
+        [
+            *("sh", "-c", 'trap "" HUP; exec "$@"', "sh", sys.executable, "-m", "tlkit.runtime.launch.cli"),
+            *("-np", "1", "sh", "-c", "echo ready; read -r go < go; echo survived"),
+        ],
+        env=dict(os.environ) | {"PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=make_fifo(tmp_path),
+    )
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "[0]<stdout>:ready\n"
+    launcher.send_signal(signal.SIGHUP)
+    (tmp_path / "go").write_text("go\n")
+    stdout, _ = launcher.communicate(timeout=30)
+
+    assert (launcher.returncode, stdout) == (0, "[0]<stdout>:survived\n")
+
+
+def test_what_a_rank_leaves_behind_ends_with_it() -> None:
+    """A background process that holds the output open does not keep tl-run waiting, nor stay."""
+    status, stdout, _ = run("-np", "2", "sh", "-c", "sleep 100 & echo $!")
+
+    assert status == 0
+    assert gone([int(line.partition(":")[2]) for line in stdout.splitlines()])
+
+
+def test_a_folder_for_output_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    """Before anything is started."""
+    (tmp_path / "file").touch()
+    status, stdout, stderr = run("-np", "1", "--output-filename", "file/out", "echo", "started", cwd=tmp_path)
+
+    assert (status, stdout) == (2, "")
+    assert stderr.startswith("tl-run: --output-filename file/out: cannot write file/out/rank.0: Not a directory")
