@@ -1,6 +1,9 @@
 """The structure of the code: which folder may import which, and what is installed."""
 
 import ast
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -63,3 +66,20 @@ def test_every_package_is_installed() -> None:
     }
 
     assert set(project["tool"]["setuptools"]["packages"]) == in_tree | {"tlkit"}
+
+
+def test_a_training_rank_loads_nothing_that_only_reading_needs() -> None:
+    """Neither the launcher nor the runtime imports pandas; the launcher does without torch as well."""
+    code = "import sys, {module}; print([name for name in ('torch', 'pandas') if name in sys.modules])"
+    loaded = {
+        module: subprocess.run(
+            [sys.executable, "-c", code.format(module=module)],
+            env=dict(os.environ) | {"PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for module in ("tlkit.runtime.launch.cli", "tlkit.runtime.torch")
+    }
+
+    assert loaded == {"tlkit.runtime.launch.cli": "[]", "tlkit.runtime.torch": "['torch']"}
