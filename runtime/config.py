@@ -52,6 +52,17 @@ class Config:
     cycle_time_s: float = 0.001
     cache_capacity: int = 1024
     cpu_operations: str = ""
+    gpu_operations: str = ""
+    fusion_threshold_is_set: bool = False
+    cycle_time_is_set: bool = False
+    hierarchical_allreduce: bool = False
+    dynamic_process_sets: bool = False
+    autotune: bool = False
+    autotune_log: str = ""
+    autotune_warmup_samples: int = 3
+    autotune_steps_per_sample: int = 10
+    autotune_max_samples: int = 20
+    autotune_noise: float = 0.8
     gloo_timeout_s: float = 30.0
     gloo_interface: str = ""
     start_timeout_s: float = 30.0
@@ -69,6 +80,19 @@ class Config:
             cycle_time_s=_number(environment, "HOROVOD_CYCLE_TIME", 1.0) / 1e3,
             cache_capacity=int(_number(environment, "HOROVOD_CACHE_CAPACITY", 1024)),
             cpu_operations=environment.get("HOROVOD_CPU_OPERATIONS", "").strip().lower(),
+            gpu_operations=(environment.get("HOROVOD_GPU_OPERATIONS") or environment.get("HOROVOD_GPU_ALLREDUCE") or "")
+            .strip()
+            .lower(),
+            fusion_threshold_is_set=bool(environment.get("HOROVOD_FUSION_THRESHOLD")),
+            cycle_time_is_set=bool(environment.get("HOROVOD_CYCLE_TIME")),
+            hierarchical_allreduce=_flag(environment, "HOROVOD_HIERARCHICAL_ALLREDUCE"),
+            dynamic_process_sets=_flag(environment, "HOROVOD_DYNAMIC_PROCESS_SETS"),
+            autotune=_flag(environment, "HOROVOD_AUTOTUNE"),
+            autotune_log=environment.get("HOROVOD_AUTOTUNE_LOG", ""),
+            autotune_warmup_samples=int(_number(environment, "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", 3)),
+            autotune_steps_per_sample=int(_number(environment, "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", 10, 1)),
+            autotune_max_samples=int(_number(environment, "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", 20, 1)),
+            autotune_noise=_number(environment, "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", 0.8),
             gloo_timeout_s=_number(environment, "HOROVOD_GLOO_TIMEOUT_SECONDS", 30.0),
             gloo_interface=environment.get("HOROVOD_GLOO_IFACE", "").strip(),
             start_timeout_s=_number(environment, "HOROVOD_START_TIMEOUT", 30.0),

@@ -4,35 +4,37 @@ import atexit
 import logging
 import os
 import platform
-import secrets
 import socket
 import threading
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
+# torch.distributed hands it on without exporting it, which type checkers refuse.
+from torch._C._distributed_c10d import PrefixStore
+
 from .. import __version__
 from ..timeline import recorder
-from ..timeline.errors import RuntimeFailure, TraceError
+from ..timeline.errors import TraceError
 from ..timeline.shard_format import ShardClock, ShardHeader, TensorLife
 from ..timeline.shard_writer import ShardWriter, shard_path
 from ..timeline.vocabulary import SYNCHRONIZE, Category
-from . import instrument, logs
+from . import devices, instrument, logs, transports
+from .collectives import neutral
 from .config import Config
-from .control.channel import Channel, accept_ranks, connect, listen
 from .control.clock_sync import ClockOffset, measure
 from .control.coordinator import Coordinator
+from .control.member import Member
 from .control.messages import ClockOffset as ClockOffsetMessage
-from .control.messages import Hello, Request, Welcome
-from .control.service import ControlThread
-from .errors import HorovodInternalError
-from .executor import Executor, Member
-from .rendezvous import LOOPBACK, open_store, remove_job_file
-from .topology import Launched, Topology, boot_id, host_name, read_launched
-from .transports import Transport, choose_transport
+from .control.messages import Request
+from .control.service import ControlPlane
+from .dtypes import DTYPES
+from .executor import Executor
+from .meeting import Wanted, meet
+from .operations import ReduceOp
+from .rendezvous import open_store, remove_job_file
+from .topology import Launched, Topology, boot_id, launched_from, read_launched
 from .work import Completions, Entry, Handle
 
 _log = logging.getLogger("tlkit.runtime")
@@ -43,24 +45,24 @@ SHUTDOWN_TIMEOUT_S: Final = 10.0
 _SAME_CLOCK = ClockOffset(offset_ns=0, uncertainty_ns=0, method="same-host")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Joined:
-    """What a rank knows after it has met the others."""
-
-    welcome: Welcome
-    channels: dict[int, Channel]
-    shares_clock: bool
-    """Whether this rank's kernel is rank 0's."""
-
-
 class Engine:
     """Everything that runs between `init` and `shutdown`."""
 
-    def __init__(self, config: Config, launched: Launched, generation: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        launched: Launched,
+        generation: int,
+        *,
+        communicator: Any = None,
+        wanted: Sequence[Wanted] = (),
+    ) -> None:
         """Meet the other ranks and start.  Blocks until all are there.
 
         Args:
             generation: how many engines this process had before.
+            communicator: mpi4py communicator whose ranks are the job, None for the ranks that the launcher has started.
+            wanted: process sets to start with.
 
         Raises:
             RuntimeFailure: the ranks cannot meet.
@@ -69,22 +71,36 @@ class Engine:
         self.config = config
         self.completions = Completions()
         self._numbers = 0
-        self._generation = generation
-        store = open_store(launched, config.start_timeout_s, generation)
-        joined = _join(store, launched, config)
+        mpi_job = launched.launcher in {"mpirun", "mpiexec"} or communicator is not None
+        self.transports = {"cpu": transports.choose(config.cpu_operations, "cpu", mpi_job=mpi_job)}
+        if torch.cuda.is_available():
+            self.transports["cuda"] = transports.choose(config.gpu_operations, "cuda", mpi_job=mpi_job)
+        if "mpi" in self.transports.values() and communicator is None and launched.size > 1:
+            communicator = transports.mpi.world(launched.size, launched.rank)
+        self._communicator = communicator
+        store = open_store(launched, config.start_timeout_s, generation, communicator)
+        joined = meet(store, launched, config, wanted)
         welcome = joined.welcome
-        hosts = tuple(welcome.hosts)
-        self.topology = Topology.build(launched, hosts, tuple(welcome.local_ranks))
+        self.hosts = tuple(welcome.hosts)
+        self.topology = Topology.build(launched, self.hosts, tuple(welcome.local_ranks))
         remove_job_file(launched)
         self._welcome = welcome
-        transport = _open_transport(store, launched, config, hosts)
-        self._transport = transport
-        ranks = tuple(range(launched.size))
-        self._executor = Executor({0: Member(transport=transport, ranks=ranks, rank=launched.rank)}, self.completions)
+        self._store: Any = store
+        self._opened = 0
+        self.join_device = torch.device("cpu")
+        sets = {0: tuple(range(launched.size))}
+        sets |= {number: tuple(ranks) for number, ranks in enumerate(welcome.process_sets, start=1)}
+        self.process_sets: dict[int, tuple[int, ...]] = sets
+        """Global ranks of every process set of the job, by id."""
+        self._executor = Executor(self.completions, self._open_group)
+        for number, ranks in sets.items():
+            group = self._open_group(number, ranks)
+            if group is not None:
+                self._executor.groups[number] = group
         coordinator = None
         if launched.rank == 0:
             coordinator = Coordinator(
-                {0: ranks},
+                sets,
                 fusion_threshold_nbytes=config.fusion_threshold_nbytes,
                 cache_capacity=config.cache_capacity,
             )
@@ -94,10 +110,11 @@ class Engine:
             channel = joined.channels[0]
             self._clock = measure(channel, same_host=joined.shares_clock, timeout_s=config.start_timeout_s)
             channel.send(ClockOffsetMessage(self._clock.offset_ns))
-        self.control = ControlThread(
+        self.control = ControlPlane(
             rank=launched.rank,
-            hosts=hosts,
+            hosts=self.hosts,
             channels=joined.channels,
+            member=Member(self._make_absent),
             coordinator=coordinator,
             executor=self._executor,
             completions=self.completions,
@@ -106,10 +123,44 @@ class Engine:
         )
         self.control.start()
 
+    def _open_group(self, number: int, ranks: Sequence[int]) -> transports.Group | None:
+        """Connect the ranks of a process set; None if this rank is not one of them.  Called in the same order by all ranks."""
+        self._opened += 1
+        self.process_sets[number] = tuple(ranks)
+        if self.topology.rank not in ranks:
+            return None
+        hosts = tuple(self.hosts[rank] for rank in ranks)
+        place = transports.Place(
+            store=PrefixStore(f"set/{self._opened}", self._store),
+            ranks=tuple(ranks),
+            rank=list(ranks).index(self.topology.rank),
+            number=self._opened,
+            timeout_s=max(self.config.gloo_timeout_s, 1.0),
+            interface=self.config.gloo_interface,
+            loopback=len(set(self.hosts)) == 1,
+            communicator=self._communicator,
+        )
+        group = transports.connect(place, self.transports, hosts if self.config.hierarchical_allreduce else None)
+        group.number = number
+        return group
+
+    def _make_absent(self, request: Request) -> Entry:
+        """What this rank brings to a collective after it has joined: values that change nothing."""
+        dtype = DTYPES[request.dtype]
+        device = torch.device("cpu") if request.device == "cpu" else self.join_device
+        tensor = torch.empty(request.shape, dtype=dtype, device=device)
+        neutral(ReduceOp(request.op), tensor)
+        handle = Handle(lambda _: None)
+        handle.remaining = 1
+        return Entry(request, tensor, tensor, handle, recorder.now_ns())
+
     # Operations.
 
-    def submit(self, entries: Sequence[Entry]) -> None:
-        """Hand tensors to the runtime, all or none.
+    def submit(self, entries: list[Entry], *, waits: bool = False) -> None:
+        """Hand tensors of one handle to the runtime, all or none.
+
+        Args:
+            waits: whether the caller waits for them at once.
 
         Raises:
             ValueError: a tensor of the same name is in flight.
@@ -131,25 +182,23 @@ class Engine:
                     flow,
                 )
         for entry in entries:
-            entry.handle.entries.append(entry)
-            entry.handle.remaining += 1
-        try:
-            self.control.submit(list(entries))
-        except (ValueError, HorovodInternalError):
-            for entry in entries:
-                entry.handle.entries.remove(entry)
-                entry.handle.remaining -= 1
-            raise
+            if not entry.tensor.is_cpu:
+                devices.mark_produced(entry)
+        handle = entries[0].handle
+        handle.entries = entries
+        handle.remaining = len(entries)
+        self.control.submit(entries, waits=waits)
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """Block until all `handles` are done.  Errors stay in the handles."""
-        if all(handle.done for handle in handles):
+        waiting = [handle for handle in handles if handle.remaining]
+        if not waiting:
             return
-        self.control.flush()
         opened = recorder.begin(Category.OTHER, SYNCHRONIZE)
         try:
-            for handle in handles:
-                self.completions.wait(handle)
+            for handle in waiting:
+                if handle.remaining:
+                    self.control.wait(handle)
         finally:
             recorder.end(opened)
 
@@ -208,92 +257,25 @@ class Engine:
     def shutdown(self) -> None:
         """End the runtime of the whole job."""
         try:
-            self.control.shut_down(SHUTDOWN_TIMEOUT_S)
-            self._executor.join(SHUTDOWN_TIMEOUT_S)
+            ended = self.control.shut_down(SHUTDOWN_TIMEOUT_S) and not self.control.aborted
+            if not ended:
+                # A collective may wait for a rank that is gone.
+                self._close_groups(together=False)
+            ended = self._executor.join(SHUTDOWN_TIMEOUT_S) and ended
+            if ended:
+                self._close_groups(together=True)
         finally:
             recorder.stop_timeline()
-            self._transport.close()
+            self._executor.groups.clear()
+            # Rank 0's store listens at an address that the next `init` will want.
+            self._store = None
 
-
-def _open_transport(store: Any, launched: Launched, config: Config, hosts: tuple[str, ...]) -> Transport:
-    """Connect the data plane of the global process set."""
-    chosen = choose_transport(config.cpu_operations)
-    try:
-        return chosen(
-            store,
-            launched.rank,
-            launched.size,
-            timeout_s=max(config.gloo_timeout_s, 1.0),
-            interface=config.gloo_interface,
-            loopback=len(set(hosts)) == 1,
-        )
-    except (RuntimeError, OSError) as error:
-        raise RuntimeFailure(
-            f"rank {launched.rank} cannot connect {chosen.name} to the other ranks: {str(error).splitlines()[0]}; "
-            "look at their output, or name the network interface in HOROVOD_GLOO_IFACE"
-        ) from error
-
-
-def _join(store: Any, launched: Launched, config: Config) -> Joined:
-    """Meet the other ranks: exchange who is where, and connect the control plane."""
-    host, boot = host_name(), boot_id()
-    hello = Hello("", launched.rank, host, boot, launched.local_rank)
-    run_id = os.environ.get("TLKIT_RUN_ID") or secrets.token_hex(8)
-    origin_ns, origin_unix_ns = time.monotonic_ns(), time.time_ns()
-    if launched.size == 1:
-        welcome = Welcome(run_id, [host], [launched.local_rank], origin_ns, origin_unix_ns)
-        return Joined(welcome=welcome, channels={}, shares_clock=True)
-    store.set(f"host/{launched.rank}", f"{host}\n{boot}")
-    if launched.rank == 0:
-        return _join_as_coordinator(store, launched, config, hello, run_id, origin_ns, origin_unix_ns)
-    address, port, token, boot_of_coordinator = store.get("control").decode().split("\n")
-    hello.token = token
-    channel = connect(address, int(port), config.start_timeout_s)
-    channel.send(hello)
-    try:
-        answer = channel.receive_one(config.start_timeout_s)
-    except (OSError, ValueError) as error:
-        raise RuntimeFailure(f"rank 0 did not answer ({error}): look at its output for an earlier error") from error
-    if not isinstance(answer, Welcome):
-        raise RuntimeFailure(f"rank 0 gave up during start: {answer}")
-    shares_clock = boot == boot_of_coordinator != ""
-    return Joined(welcome=answer, channels={0: channel}, shares_clock=shares_clock)
-
-
-def _join_as_coordinator(
-    store: Any,
-    launched: Launched,
-    config: Config,
-    hello: Hello,
-    run_id: str,
-    origin_ns: int,
-    origin_unix_ns: int,
-) -> Joined:
-    peers = [store.get(f"host/{rank}").decode().split("\n")[0] for rank in range(launched.size)]
-    address = LOOPBACK if set(peers) == {hello.host} else _reachable_address(launched)
-    token = secrets.token_hex(16)
-    with listen(address) as listener:
-        port = listener.getsockname()[1]
-        store.set("control", f"{address}\n{port}\n{token}\n{hello.boot_id}")
-        found = accept_ranks(listener, launched.size, token, config.start_timeout_s)
-    hellos = [hello, *(found[rank][1] for rank in range(1, launched.size))]
-    welcome = Welcome(
-        run_id,
-        [each.host for each in hellos],
-        [each.local_rank for each in hellos],
-        origin_ns,
-        origin_unix_ns,
-    )
-    channels = {rank: channel for rank, (channel, _) in found.items()}
-    for channel in channels.values():
-        channel.send(welcome)
-    return Joined(welcome=welcome, channels=channels, shares_clock=True)
-
-
-def _reachable_address(launched: Launched) -> str:
-    """The address of this host that the others reach: the one where they met, which is on rank 0's host."""
-    name = launched.master_address or socket.gethostname()
-    return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    def _close_groups(self, *, together: bool) -> None:
+        for _, group in sorted(self._executor.groups.items()):
+            try:
+                group.close() if together else group.abort()
+            except RuntimeError as error:
+                _log.debug("process set %d did not close cleanly: %s", group.number, error)
 
 
 _lock = threading.Lock()
@@ -301,16 +283,16 @@ _engine: Engine | None = None
 _generations = 0
 
 
-def start(config: Config | None = None) -> Engine:
-    """Start this process's engine, or return the one that runs."""
+def start(config: Config | None = None, *, communicator: Any = None, wanted: Sequence[Wanted] = ()) -> Engine:
+    """Start this process's engine, or return the one that runs (see `Engine`)."""
     global _engine, _generations  # noqa: PLW0603  one runtime a process
     with _lock:
         if _engine is not None:
             return _engine
-        launched = read_launched()
+        launched = read_launched() if communicator is None else launched_from(communicator)
         logs.set_up(launched.rank, os.environ)
         config = Config.from_environment() if config is None else config
-        engine = Engine(config, launched, _generations)
+        engine = Engine(config, launched, _generations, communicator=communicator, wanted=wanted)
         _generations += 1
         _engine = engine
         atexit.register(stop)
@@ -344,8 +326,3 @@ def stop() -> None:
 def current() -> Engine | None:
     """The engine of this process, None before `init` and after `shutdown`."""
     return _engine
-
-
-def make_entry(request: Request, tensor: torch.Tensor, output: torch.Tensor | None, handle: Handle) -> Entry:
-    """A tensor to submit, stamped with the time of the call."""
-    return Entry(request, tensor, output, handle, recorder.now_ns())

@@ -1,70 +1,50 @@
-"""The data plane: executes batches in the order that the coordinator gave, on a thread of its own.
+"""The data plane: executes batches in the order that the coordinator gave.
 
-One batch is one collective: pack the tensors into a fusion buffer (a single tensor goes without), run the operation on the
-transport, unpack, and let the waiting training go on.  What is recorded of it is recorded here.
+A thread of its own does it while the training computes.  A training that waits anyway executes them itself (`help_out`), which
+saves two changes of threads.  What is recorded of a batch is recorded here.
 """
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..timeline import recorder
-from ..timeline.vocabulary import MEMCPY_IN, MEMCPY_OUT, Category, LaneKind
+from ..timeline.vocabulary import Category, LaneKind
+from . import devices
+from .collectives import COLLECTIVES, Batch, Site
 from .control.messages import Response
 from .fusion import FusionBuffers
 from .operations import ReduceOp
-from .transports import Transport
+from .transports import Group
 from .work import Completions, Entry
 
 _log = logging.getLogger("tlkit.runtime")
 
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One collective to execute."""
-
-    response: Response
-    entries: Sequence[Entry]
-    negotiated_ns: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
-    """This rank's place in a process set."""
-
-    transport: Transport
-    ranks: tuple[int, ...]
-    """Global ranks, in order."""
-    rank: int
-    """This rank's place among them."""
-
-
-def scale(tensor: torch.Tensor, factor: float) -> None:
-    """Multiply in place.  Integers are multiplied in double precision and truncated towards zero, as Horovod does."""
-    if factor == 1.0:
-        return
-    if tensor.is_floating_point() or tensor.is_complex():
-        tensor.mul_(factor)
-    else:
-        tensor.copy_((tensor.double() * factor).trunc_())
+#: Kinds that no collective moves bytes for; they have no span.
+_UNRECORDED = {"add_process_set", "remove_process_set", "join"}
 
 
 class Executor:
     """Runs batches one after the other."""
 
-    def __init__(self, members: Mapping[int, Member], completions: Completions) -> None:
-        """Serve the process sets in `members`, by id."""
-        self._members = dict(members)
+    def __init__(self, completions: Completions, open_group: Callable[[int, Sequence[int]], Group | None]) -> None:
+        """Begin without process sets.
+
+        Args:
+            open_group: connects the ranks of a new process set; None for one that this rank is not in.
+        """
+        self.groups: dict[int, Group] = {}
+        """The process sets that this rank is in, by id."""
+        self._open_group = open_group
         self._completions = completions
         self._buffers = FusionBuffers()
         self._queue: deque[Batch] = deque()
         self._changed = threading.Condition()
-        self._under_way = 0
+        self._busy = False
         self._stopping = False
         self._aborted: str | None = None
         self.on_progress: Callable[[], None] = lambda: None
@@ -76,20 +56,46 @@ class Executor:
     @property
     def load(self) -> int:
         """Batches queued or under way."""
-        return len(self._queue) + self._under_way
+        return len(self._queue) + self._busy
+
+    @property
+    def can_help(self) -> bool:
+        """Whether `help_out` would find something."""
+        return bool(self._queue) and not self._busy
 
     def start(self) -> None:
         """Begin to execute."""
         self._thread.start()
 
-    def put(self, response: Response, entries: Sequence[Entry], negotiated_ns: int) -> None:
-        """Queue a batch."""
+    def put(self, response: Response, entries: Sequence[Entry], negotiated_ns: int, *, notify: bool = True) -> None:
+        """Queue a batch.
+
+        Args:
+            notify: whether to wake the thread; else the caller goes on to `help_out`.
+        """
         with self._changed:
             if self._aborted is None:
                 self._queue.append(Batch(response, entries, negotiated_ns))
-                self._changed.notify()
+                if notify:
+                    self._changed.notify()
                 return
         self._completions.finish(entries, self._aborted)
+
+    def wake(self) -> None:
+        """Have the thread execute what is left, if nobody does."""
+        if self.can_help:
+            with self._changed:
+                self._changed.notify()
+
+    def help_out(self) -> bool:
+        """Execute the next batch on the calling thread; whether there was one to take."""
+        with self._changed:
+            if self._busy or not self._queue:
+                return False
+            self._busy = True
+            batch = self._queue.popleft()
+        self._execute_and_release(batch)
+        return True
 
     def abort(self, reason: str) -> None:
         """Fail what is queued, and whatever comes."""
@@ -106,46 +112,82 @@ class Executor:
             self._stopping = True
             self._changed.notify()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread to end."""
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; whether it has."""
         self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._queue and not self._stopping:
+                while self._busy or not self._queue:
+                    if self._stopping and not self._busy:
+                        return
                     self._changed.wait()
-                if not self._queue:
-                    return
                 # In this order, so that `load` never reads 0 while there is work.
-                self._under_way = 1
+                self._busy = True
                 batch = self._queue.popleft()
-            self.on_progress()
+            self._execute_and_release(batch)
+
+    def _execute_and_release(self, batch: Batch) -> None:
+        self.on_progress()
+        try:
             self._execute(batch)
-            self._under_way = 0
+        finally:
+            with self._changed:
+                self._busy = False
+                if self._queue or self._stopping:
+                    self._changed.notify()
             self.on_progress()
 
     def _execute(self, batch: Batch) -> None:
-        if batch.response.error:
-            self._completions.finish(batch.entries, batch.response.error)
-            self._record(batch, None, recorder.now_ns(), batch.response.error)
+        response, entries = batch.response, batch.entries
+        if response.error or not entries:
+            self._completions.finish(entries, response.error or None)
+            if entries:
+                self._record(batch, None, recorder.now_ns(), response.error)
             return
-        kind = batch.entries[0].request.kind
-        nbytes = sum(entry.tensor.nbytes for entry in batch.entries)
-        opened = recorder.begin(Category.COLLECTIVE, kind.upper(), LaneKind.COMMUNICATION, payload=nbytes)
+        kind = entries[0].request.kind
+        opened = None
+        if kind not in _UNRECORDED:
+            nbytes = sum([entry.tensor.nbytes for entry in entries])
+            opened = recorder.begin(Category.COLLECTIVE, kind.upper(), LaneKind.COMMUNICATION, payload=nbytes)
         # The flows of its tensors end at the very beginning of the span.
         start_ns = recorder.now_ns() if opened is None else opened.start_ns
         error: str | None = None
         try:
-            _OPERATIONS[kind](self, batch)
+            self._operate(kind, batch)
         except Exception as failure:  # whatever the transport raises ends the job, with its words
             _log.debug("a collective failed", exc_info=True)
             reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
-            error = f"{kind} of {batch.entries[0].request.name} failed: {reason}"
-        self._completions.finish(batch.entries, error)
-        self._record(batch, opened, start_ns, error)
+            error = f"{kind} of {entries[0].request.name} failed: {reason}"
+        self._completions.finish(entries, error)
+        if opened is not None or recorder.is_timeline_on():
+            self._record(batch, opened, start_ns, error)
         if error is not None:
             self.on_failure(error)
+
+    def _operate(self, kind: str, batch: Batch) -> None:
+        if kind == "add_process_set":
+            self._add_process_set(batch)
+        elif kind == "remove_process_set":
+            group = self.groups.pop(batch.response.sizes[0][0], None)
+            if group is not None:
+                group.close()
+        else:
+            site = Site(self.groups[batch.response.process_set], self._buffers)
+            if batch.entries[0].tensor.is_cpu:
+                COLLECTIVES[kind](site, batch)
+            else:
+                with devices.own_stream(batch.entries):
+                    COLLECTIVES[kind](site, batch)
+
+    def _add_process_set(self, batch: Batch) -> None:
+        number = batch.response.sizes[0][0]
+        group = self._open_group(number, batch.entries[0].request.shape)
+        if group is not None:
+            self.groups[number] = group
+        batch.entries[0].extra = number
 
     def _record(self, batch: Batch, opened: recorder.OpenSpan | None, start_ns: int, error: str | None) -> None:
         """Put an executed batch on the timeline; whatever goes wrong with that, the next batch is executed."""
@@ -161,15 +203,18 @@ class Executor:
         """Args of the span of an executed collective (docs/timeline-format.md)."""
         writer = recorder.timeline()
         response, request = batch.response, batch.entries[0].request
+        group = self.groups[response.process_set]
         args: dict[str, Any] = {
             "seq": response.seq,
             "process_set": response.process_set,
             "dtype": request.dtype,
             "bytes": sum(entry.tensor.nbytes for entry in batch.entries),
             "tensors": len(batch.entries),
-            "algorithm": self._members[response.process_set].transport.name,
+            "algorithm": group.name(torch.device(request.device)),
         }
-        if request.kind == "allreduce":
+        if response.process_set:
+            args["ranks"] = list(group.ranks)
+        if request.kind in {"allreduce", "reducescatter"}:
             args["op"] = ReduceOp(request.op).name.lower()
         if writer is not None:
             args["submitted"] = writer.ts(max(entry.submitted_ns for entry in batch.entries))
@@ -191,117 +236,3 @@ class Executor:
             life.flow = life.flow and executed
         if lives:
             writer.lives(lives, batch.response.process_set, batch.response.seq, times_ns)
-
-    def _operate(self, member: Member, kind: str, nbytes: int) -> Any:
-        """The span of the operation itself, named as Horovod names it."""
-        name = f"{member.transport.name.upper()}_{'BCAST' if kind == 'broadcast' else kind.upper()}"
-        return recorder.begin(Category.COLLECTIVE, name, LaneKind.COMMUNICATION, payload=nbytes)
-
-    # One method a kind.
-
-    def _allreduce(self, batch: Batch) -> None:
-        member = self._members[batch.response.process_set]
-        request = batch.entries[0].request
-        average = request.op == ReduceOp.AVERAGE
-        op = ReduceOp.SUM if average else ReduceOp(request.op)
-        postscale = request.postscale / len(member.ranks) if average else request.postscale
-        outputs = [_output_of(entry) for entry in batch.entries]
-        fused = len(batch.entries) > 1
-        if fused:
-            buffer, views = self._pack(batch.entries)
-        else:
-            buffer = outputs[0]
-            if buffer.data_ptr() != batch.entries[0].tensor.data_ptr():
-                buffer.copy_(batch.entries[0].tensor)
-        scale(buffer, request.prescale)
-        opened = self._operate(member, "allreduce", buffer.nbytes)
-        try:
-            if len(member.ranks) > 1 and buffer.numel():
-                member.transport.allreduce(buffer, op)
-        finally:
-            recorder.end(opened)
-        scale(buffer, postscale)
-        if fused:
-            opened = recorder.begin(Category.FUSION, MEMCPY_OUT, LaneKind.COMMUNICATION, payload=buffer.nbytes)
-            torch._foreach_copy_([output.view(-1) for output in outputs], views)
-            recorder.end(opened)
-
-    def _pack(self, entries: Sequence[Entry]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Copy tensors into one flat buffer; returns it and the part of each."""
-        first = entries[0].tensor
-        sizes = [entry.tensor.numel() for entry in entries]
-        buffer = self._buffers.take(sum(sizes), first.dtype, first.device)
-        opened = recorder.begin(Category.FUSION, MEMCPY_IN, LaneKind.COMMUNICATION, payload=buffer.nbytes)
-        torch.cat([entry.tensor.view(-1) for entry in entries], out=buffer)
-        recorder.end(opened)
-        return buffer, list(torch.split(buffer, sizes))
-
-    def _allgather(self, batch: Batch) -> None:
-        member = self._members[batch.response.process_set]
-        sizes = batch.response.sizes
-        for entry, rows in zip(batch.entries, sizes, strict=True):
-            shape = entry.tensor.shape[1:]
-            entry.output = entry.tensor.new_empty((sum(rows), *shape))
-        if len(batch.entries) == 1:
-            output = batch.entries[0].output
-            assert output is not None
-            self._gather(member, list(torch.split(output, sizes[0])), batch.entries[0].tensor)
-            return
-        source, _ = self._pack(batch.entries)
-        source = source.clone()  # the gathered buffer below is the same memory
-        row_numels = [entry.tensor.shape[1:].numel() for entry in batch.entries]
-        chunk_numels = [
-            sum(rows[rank] * numel for rows, numel in zip(sizes, row_numels, strict=True))
-            for rank in range(len(member.ranks))
-        ]
-        gathered = self._buffers.take(sum(chunk_numels), source.dtype, source.device)
-        chunks = list(torch.split(gathered, chunk_numels))
-        self._gather(member, chunks, source)
-        opened = recorder.begin(Category.FUSION, MEMCPY_OUT, LaneKind.COMMUNICATION, payload=gathered.nbytes)
-        for rank, chunk in enumerate(chunks):
-            pieces = torch.split(chunk, [rows[rank] * numel for rows, numel in zip(sizes, row_numels, strict=True)])
-            for entry, rows, piece in zip(batch.entries, sizes, pieces, strict=True):
-                assert entry.output is not None
-                first = sum(rows[:rank])
-                entry.output[first : first + rows[rank]].view(-1).copy_(piece)
-        recorder.end(opened)
-
-    def _gather(self, member: Member, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
-        opened = self._operate(member, "allgather", source.nbytes)
-        try:
-            if len(member.ranks) > 1:
-                member.transport.allgather(outputs, source)
-            else:
-                outputs[0].copy_(source.view_as(outputs[0]))
-        finally:
-            recorder.end(opened)
-
-    def _broadcast(self, batch: Batch) -> None:
-        member = self._members[batch.response.process_set]
-        entry = batch.entries[0]
-        output = _output_of(entry)
-        root = member.ranks.index(entry.request.root)
-        if root == member.rank and output.data_ptr() != entry.tensor.data_ptr():
-            output.copy_(entry.tensor)
-        opened = self._operate(member, "broadcast", output.nbytes)
-        try:
-            if len(member.ranks) > 1:
-                member.transport.broadcast(output, root)
-        finally:
-            recorder.end(opened)
-
-    def _barrier(self, batch: Batch) -> None:
-        """Nothing to move: that all ranks have asked for it is the barrier."""
-
-
-_OPERATIONS: dict[str, Callable[[Executor, Batch], None]] = {
-    "allreduce": Executor._allreduce,  # noqa: SLF001  the table of its own methods
-    "allgather": Executor._allgather,  # noqa: SLF001
-    "broadcast": Executor._broadcast,  # noqa: SLF001
-    "barrier": Executor._barrier,  # noqa: SLF001
-}
-
-
-def _output_of(entry: Entry) -> torch.Tensor:
-    assert entry.output is not None  # only allgather allocates later
-    return entry.output

@@ -5,35 +5,58 @@ build the same buffers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from ..timeline.vocabulary import DTYPE_NBYTES
+from ..timeline.vocabulary import COLLECTIVE_KINDS, DTYPE_NBYTES
 from .control.messages import Request
 
 #: Kinds whose tensors may share a buffer.
-FUSIBLE_KINDS: Final = {"allreduce", "allgather"}
+FUSIBLE_KINDS: Final = {"allreduce", "allgather", "reducescatter"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Negotiated:
-    """A tensor that all ranks of its process set have asked for."""
+    """A tensor that all ranks of its process set have asked for.  Not to be changed: the coordinator hands it out again."""
 
-    id: int
-    request: Request
-    """As the first rank asked; the ranks agree in all that matters for fusion."""
-    arrivals_ns: tuple[int, ...]
-    """When each rank of the process set asked, on the coordinator's clock."""
-    error: str = ""
-    first_dimensions: tuple[int, ...] = ()
-    """For allgather: length of each rank's first dimension."""
+    __slots__ = ("absent", "arrivals_ns", "error", "first_dimensions", "fusion_key", "id", "nbytes", "request", "sizes")
 
-    @property
-    def nbytes(self) -> int:
+    def __init__(
+        self,
+        *,
+        id: int,  # noqa: A002  the field's name everywhere
+        request: Request,
+        arrivals_ns: tuple[int, ...],
+        error: str = "",
+        first_dimensions: tuple[int, ...] = (),
+        sizes: list[list[int]] | None = None,
+        absent: bool = False,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            request: as the first rank asked; the ranks agree in all that matters for fusion.
+            arrivals_ns: when each rank of the process set asked, on the coordinator's clock, 0 where that is not known.
+            first_dimensions: for allgather the length of each rank's first dimension.
+            sizes: what the answer says besides.
+            absent: whether some rank has joined and brings zeros.
+        """
+        self.id = id
+        self.request = request
+        self.arrivals_ns = arrivals_ns
+        self.error = error
+        self.first_dimensions = first_dimensions
+        self.sizes = sizes or []
+        self.absent = absent
+        self.nbytes = self._count_nbytes()
         """What it occupies in a fusion buffer: its own size, and for allgather the gathered one."""
+        self.fusion_key = self._key()
+        """Tensors with equal keys may share a buffer; None travels alone."""
+
+    def _count_nbytes(self) -> int:
         request = self.request
+        if request.kind not in COLLECTIVE_KINDS:
+            return 0
         elements = 1
         for length in request.shape[1:] if request.kind == "allgather" else request.shape:
             elements *= length
@@ -41,13 +64,11 @@ class Negotiated:
             elements *= sum(self.first_dimensions)
         return elements * DTYPE_NBYTES[request.dtype]
 
-    @property
-    def fusion_key(self) -> tuple[object, ...] | None:
-        """Tensors with equal keys may share a buffer; None travels alone."""
+    def _key(self) -> tuple[object, ...] | None:
         request = self.request
         if self.error or request.kind not in FUSIBLE_KINDS:
             return None
-        key = (request.kind, request.process_set, request.device, request.dtype)
+        key = (request.kind, request.process_set, request.device, request.dtype, self.absent)
         if request.kind == "allgather":
             return key
         return (*key, request.op, request.prescale, request.postscale)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 # torch.distributed hands these on without exporting them, which type checkers refuse.
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
@@ -27,12 +27,13 @@ LOOPBACK: Final = "127.0.0.1"
 _POLL_S: Final = 0.02
 
 
-def open_store(launched: Launched, timeout_s: float, generation: int) -> Store:
+def open_store(launched: Launched, timeout_s: float, generation: int, communicator: Any = None) -> Store:
     """A store shared by all ranks of the job.
 
     Args:
         timeout_s: how long to wait for the other ranks.
         generation: how many times this process has initialised before; keeps the keys of each apart.
+        communicator: mpi4py communicator of the ranks, by which they find each other; None if there is none.
 
     Raises:
         RuntimeFailure: the ranks cannot meet.
@@ -41,6 +42,8 @@ def open_store(launched: Launched, timeout_s: float, generation: int) -> Store:
     if launched.size == 1:
         return PrefixStore(f"tlkit/{generation}", HashStore())
     try:
+        if communicator is not None:
+            return _through_communicator(launched, communicator, timeout)
         if launched.master_address and launched.master_port:
             store = _at_known_address(launched, timeout)
         else:
@@ -86,6 +89,36 @@ def _listen(address: str, port: int) -> int:
         return listener.detach()
 
 
+def _through_communicator(launched: Launched, communicator: Any, timeout: timedelta) -> Store:
+    """MPI knows all ranks: rank 0 serves a store of its own and tells the others where."""
+    hosts = communicator.allgather(socket.gethostname())
+    address = LOOPBACK if len(set(hosts)) == 1 else socket.gethostbyname(socket.gethostname())
+    store = None
+    port = 0
+    if launched.rank == 0:
+        descriptor = _listen(address, 0)
+        with socket.socket(fileno=os.dup(descriptor)) as bound:
+            port = bound.getsockname()[1]
+        store = _serve(address, port, launched.size, timeout, descriptor)
+    address, port = communicator.bcast((address, port), 0)
+    if store is None:
+        store = TCPStore(address, port, launched.size, is_master=False, timeout=timeout, wait_for_workers=False)
+    return PrefixStore("tlkit", store)
+
+
+def _serve(address: str, port: int, size: int, timeout: timedelta, descriptor: int) -> TCPStore:
+    return TCPStore(
+        address,
+        port,
+        size,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=descriptor,
+    )
+
+
 def _through_file(launched: Launched, timeout_s: float) -> Store:
     if not launched.job_id or launched.local_size != launched.size:
         raise RuntimeFailure(
@@ -97,16 +130,7 @@ def _through_file(launched: Launched, timeout_s: float) -> Store:
     if launched.rank == 0:
         descriptor = _listen(LOOPBACK, 0)
         port = socket.socket(fileno=os.dup(descriptor)).getsockname()[1]
-        store = TCPStore(
-            LOOPBACK,
-            port,
-            launched.size,
-            is_master=True,
-            timeout=timeout,
-            wait_for_workers=False,
-            multi_tenant=True,
-            master_listen_fd=descriptor,
-        )
+        store = _serve(LOOPBACK, port, launched.size, timeout, descriptor)
         _announce(path, port)
         return store
     port = _wait_for_port(path, timeout_s)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ..timeline.errors import UsageError
 
@@ -91,6 +91,20 @@ def read_launched(environment: Mapping[str, str] = os.environ) -> Launched:
         master_address=address,
         master_port=port,
         job_id=job_id,
+    )
+
+
+def launched_from(communicator: Any) -> Launched:
+    """What an mpi4py communicator says: its ranks are the job."""
+    return Launched(
+        launcher="mpirun",
+        rank=communicator.rank,
+        size=communicator.size,
+        local_rank=None,
+        local_size=None,
+        master_address=None,
+        master_port=None,
+        job_id="",
     )
 
 

@@ -18,7 +18,7 @@ class Handle:
     def __init__(self, to_result: Callable[[Sequence["Entry"]], Any]) -> None:
         self.to_result = to_result
         """Makes what `synchronize` returns from the finished entries."""
-        self.entries: list[Entry] = []
+        self.entries: Sequence[Entry] = ()
         self.remaining = 0
         self.error: str | None = None
 
@@ -31,7 +31,7 @@ class Handle:
 class Entry:
     """One tensor submitted by this rank."""
 
-    __slots__ = ("handle", "life", "output", "request", "submitted_ns", "tensor")
+    __slots__ = ("extra", "handle", "life", "output", "produced", "request", "submitted_ns", "tensor")
 
     def __init__(
         self,
@@ -40,15 +40,20 @@ class Entry:
         output: torch.Tensor | None,
         handle: Handle,
         submitted_ns: int,
+        extra: Any = None,
     ) -> None:
         self.request = request
         self.tensor = tensor
         self.output = output
-        """Where the result goes; None if it is allocated when its size is known (allgather)."""
+        """Where the result goes; None if it is allocated when its size is known (allgather, alltoall)."""
         self.handle = handle
         self.submitted_ns = submitted_ns
+        self.extra = extra
+        """What the kind needs or yields besides: splits of an alltoall, the last rank of a join, a new set's id."""
         self.life: TensorLife | None = None
         """What the timeline will say of it; None while the timeline is off."""
+        self.produced: Any = None
+        """For a tensor on a GPU, the event after which it may be read."""
 
 
 class Completions:
@@ -56,6 +61,8 @@ class Completions:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
+        self.on_finish: Callable[[], None] | None = None
+        """Called after something has finished, while a thread waits elsewhere than here."""
 
     def finish(self, entries: Sequence[Entry], error: str | None = None) -> None:
         """Mark entries as executed, or failed with `error`, and wake who waits for them."""
@@ -65,9 +72,11 @@ class Completions:
                 if error is not None and entry.handle.error is None:
                     entry.handle.error = error
             self._changed.notify_all()
+        callback = self.on_finish
+        if callback is not None:
+            callback()
 
-    def wait(self, handle: Handle) -> None:
-        """Block until `handle` is done."""
+    def wait(self, handle: Handle, timeout_s: float | None = None) -> None:
+        """Block until `handle` is done, or for `timeout_s`."""
         with self._changed:
-            while not handle.done:
-                self._changed.wait()
+            self._changed.wait_for(lambda: handle.remaining == 0, timeout_s)

@@ -17,6 +17,7 @@ Requests = Mapping[int, Request]
 
 _SAME_SHAPE = {"allreduce", "broadcast", "reducescatter"}
 _RAGGED = {"allgather", "alltoall"}
+_SETS = {"add_process_set", "remove_process_set"}
 _SCALED = {"allreduce", "reducescatter"}
 
 
@@ -78,6 +79,12 @@ def _kind(_: Request, requests: Requests) -> str:
 
 
 def _full_shape(first: Request, requests: Requests) -> str:
+    if first.kind in _SETS:
+        if _differing(requests, _shape) is None:
+            return ""
+        return f"Mismatched process sets: the ranks want to {first.kind.partition('_')[0]} different ones." + _who(
+            requests, _shape
+        )
     pair = _differing(requests, _shape) if first.kind in _SAME_SHAPE else None
     if pair is None:
         return ""

@@ -1,45 +1,29 @@
-"""The coordinator's mind: who asked for what, what is complete, in which order it is executed.
+"""The coordinator's mind: what is complete, and in which order it is executed.
 
 A state machine without sockets, threads or clocks of its own: times come in with the messages, so that tests replay any
-order of events.  One coordinator (on global rank 0) serves all process sets.
+order of events.  One coordinator (on global rank 0) serves all process sets, each with a ledger of its own, and gives all of
+them one order, so that ranks which are in several sets cannot wait for each other in a circle.
 """
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from ..fusion import Negotiated, fuse
-from .consistency import find_disagreement
-from .messages import Ready, Request, Response, Work
+import msgspec
+import numpy as np
 
-Key = tuple[int, str]
-"""Process set and name of a tensor."""
+from .ledger import Ledger, Stalled
+from .messages import Ready, Request, Resend, Response, Work
 
-
-@dataclass(slots=True)
-class _Pending:
-    """A tensor that some ranks have asked for."""
-
-    requests: dict[int, Request] = field(default_factory=dict)
-    arrivals_ns: dict[int, int] = field(default_factory=dict)
+REMOVED = "Process set has been removed"
 
 
-@dataclass(slots=True)
-class _Known:
-    """A tensor that was negotiated before, with what each rank asked then."""
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What is to be done, each with the ranks that shall do it, in the order for all of them."""
 
-    key: Key
-    requests: dict[int, Request]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stalled:
-    """A tensor that some ranks wait for and others have not asked for."""
-
-    name: str
-    process_set: int
-    waiting_ns: int
-    missing_ranks: tuple[int, ...]
+    responses: list[tuple[tuple[int, ...], Response]]
+    forgotten: dict[int, list[int]]
+    """Ids that are no longer valid, by process set."""
 
 
 class Coordinator:
@@ -52,145 +36,167 @@ class Coordinator:
         fusion_threshold_nbytes: int,
         cache_capacity: int,
     ) -> None:
-        """Serve `process_sets`, given as id to global ranks."""
-        self._members = {number: tuple(ranks) for number, ranks in process_sets.items()}
-        self._threshold_nbytes = fusion_threshold_nbytes
+        """Serve `process_sets`, given as id to global ranks; 0 is the global one."""
         self._capacity = cache_capacity
-        self._pending: dict[Key, _Pending] = {}
-        self._ready: list[Negotiated] = []
-        self._ready_nbytes = 0
-        self._known: OrderedDict[int, _Known] = OrderedDict()
-        self._id_of: dict[Key, int] = {}
-        self._news: set[int] = set()
-        self._forgotten: list[int] = []
-        self._next_id = 0
-        self._next_seq = dict.fromkeys(self._members, 0)
+        self._threshold_nbytes = fusion_threshold_nbytes
+        self._ledgers: dict[int, Ledger] = {}
+        self._leftover: list[tuple[tuple[int, ...], Response]] = []
+        for number, ranks in process_sets.items():
+            self._open(number, ranks)
+
+    def _open(self, number: int, ranks: Sequence[int]) -> None:
+        self._ledgers[number] = Ledger(
+            number,
+            ranks,
+            cache_capacity=self._capacity,
+            admit=None if number else self._admit,
+        )
+
+    @property
+    def fusion_threshold_nbytes(self) -> int:
+        """Most bytes in a batch of more than one tensor."""
+        return self._threshold_nbytes
+
+    @fusion_threshold_nbytes.setter
+    def fusion_threshold_nbytes(self, nbytes: int) -> None:
+        self._threshold_nbytes = nbytes
+        for ledger in list(self._ledgers.values()):
+            ledger.forget_plans()
 
     @property
     def has_ready(self) -> bool:
         """Whether a batch could be sent."""
-        return bool(self._ready)
+        return bool(self._leftover) or any(ledger.has_ready for ledger in list(self._ledgers.values()))
+
+    @property
+    def ready_nbytes(self) -> int:
+        """Bytes of what could be sent."""
+        return sum(ledger.ready_nbytes for ledger in list(self._ledgers.values()))
 
     @property
     def is_full(self) -> bool:
         """Whether what is ready fills a fusion buffer, so that waiting for more gains nothing."""
-        return self._ready_nbytes >= self._threshold_nbytes
+        return self.ready_nbytes >= self._threshold_nbytes
 
-    def receive(self, rank: int, message: Ready, offset_ns: int) -> list[int]:
+    @property
+    def is_idle(self) -> bool:
+        """Whether no rank waits for anything."""
+        return all(ledger.is_idle for ledger in list(self._ledgers.values()))
+
+    def ranks_of(self, process_set: int) -> tuple[int, ...]:
+        """Global ranks of a process set."""
+        return self._ledgers[process_set].ranks
+
+    def receive(self, rank: int, message: Ready, offset_ns: int, now_ns: int) -> list[Resend]:
         """Take note of what `rank` is ready for.
 
         Args:
             offset_ns: what to add to that rank's clock to get the coordinator's.
+            now_ns: the coordinator's clock.
 
         Returns:
-            Ids that are not known (any more); the rank has to ask for those in full.
+            What the rank has to ask for in full.
+
+        Raises:
+            ValueError: the rank asks for a process set that it is not in, or twice for the same.
         """
-        unknown = []
-        for known_id, at_ns in zip(message.known, message.known_ns, strict=True):
-            known = self._known.get(known_id)
-            if known is None or rank not in known.requests:
-                unknown.append(known_id)
+        times = None
+        if message.times:
+            times = np.frombuffer(message.times, np.int64) + offset_ns
+        for position, request in enumerate(message.fresh):
+            at_ns = 0 if times is None else int(times[position])
+            ledger = self._ledgers.get(request.process_set)
+            if ledger is None:
+                self._refuse(rank, request)
+            elif rank not in ledger.ranks:
+                raise ValueError(f"rank {rank} is not in process set {request.process_set}")
             else:
-                self._request(rank, known.requests[rank], at_ns + offset_ns)
-        for request, at_ns in zip(message.fresh, message.fresh_ns, strict=True):
-            self._request(rank, request, at_ns + offset_ns)
-        return unknown
+                ledger.ask(rank, request, at_ns, now_ns)
+        position = len(message.fresh)
+        resend = []
+        for number, ranges in message.known.items():
+            count = sum(ranges[1::2])
+            ledger = self._ledgers.get(number)
+            part = None if times is None else times[position : position + count]
+            position += count
+            if ledger is None:
+                resend.append(Resend(number, ranges))
+            elif unknown := ledger.ask_known(rank, ranges, part, now_ns):
+                resend.append(Resend(number, [item for each in unknown for item in (each, 1)]))
+        return resend
 
-    def _request(self, rank: int, request: Request, at_ns: int) -> None:
-        key = (request.process_set, request.name)
-        pending = self._pending.get(key)
-        if pending is None:
-            pending = self._pending[key] = _Pending()
-        pending.requests[rank] = request
-        pending.arrivals_ns[rank] = at_ns
-        members = self._members.get(request.process_set, ())
-        if len(pending.requests) == len(members):
-            del self._pending[key]
-            negotiated = self._negotiate(key, pending, members)
-            self._ready.append(negotiated)
-            if not negotiated.error:
-                self._ready_nbytes += negotiated.nbytes
+    def _refuse(self, rank: int, request: Request) -> None:
+        """A rank asks for a set that was removed before its request came."""
+        error = f"{REMOVED} [{request.name}]"
+        response = Response(-1, request.process_set, [], [request.name], fresh_ids=[-1], error=error)
+        self._leftover.append(((rank,), response))
 
-    def _negotiate(self, key: Key, pending: _Pending, members: Sequence[int]) -> Negotiated:
-        requests = pending.requests
-        arrivals_ns = tuple(pending.arrivals_ns[rank] for rank in members)
-        first = requests[members[0]]
-        known_id = self._id_of.get(key, -1)
-        if known_id < 0 or self._known[known_id].requests != requests:
-            error = find_disagreement(requests)
-            if error:
-                return Negotiated(id=-1, request=first, arrivals_ns=arrivals_ns, error=error)
-            known_id = self._learn(key, known_id, requests)
-        else:
-            self._known.move_to_end(known_id)
-        return Negotiated(
-            id=known_id,
-            request=first,
-            arrivals_ns=arrivals_ns,
-            first_dimensions=tuple(requests[rank].shape[0] for rank in members) if first.kind == "allgather" else (),
-        )
+    # Process sets come and go by agreement in the global one.
 
-    def _learn(self, key: Key, known_id: int, requests: dict[int, Request]) -> int:
-        """Give what the ranks ask for an id, so that they need not spell it out again."""
-        if not self._capacity:
-            return -1
-        if known_id < 0:
-            known_id = self._next_id
-            self._next_id += 1
-            self._id_of[key] = known_id
-            if len(self._known) >= self._capacity:
-                forgotten, old = self._known.popitem(last=False)
-                del self._id_of[old.key]
-                self._news.discard(forgotten)
-                self._forgotten.append(forgotten)
-        self._known[known_id] = _Known(key, requests)
-        self._known.move_to_end(known_id)
-        self._news.add(known_id)
-        return known_id
+    def _admit(self, request: Request) -> tuple[str, list[list[int]]]:
+        if request.kind == "add_process_set":
+            if any(set(ledger.ranks) == set(request.shape) for ledger in list(self._ledgers.values())):
+                return "Attempted to add a duplicate process set", []
+            number = next(free for free in range(1, len(self._ledgers) + 1) if free not in self._ledgers)
+            self._open(number, request.shape)
+            return "", [[number]]
+        if request.kind == "remove_process_set":
+            ledger = self._ledgers.pop(request.shape[0], None)
+            if ledger is None:
+                return "the process set does not exist any more", []
+            last = ledger.take(self._threshold_nbytes) + ledger.fail_all(REMOVED)
+            self._leftover += [(ledger.ranks, response) for response in last]
+            return "", [[request.shape[0]]]
+        return "", []
 
-    def take(self) -> Work | None:
-        """The work that is ready, fused and in the order in which every rank shall do it; None if there is none."""
-        if not self._ready:
+    def take(self) -> Orders | None:
+        """What is ready, fused and in the order in which every rank shall do it; None if nothing is."""
+        if not self.has_ready:
             return None
-        batches = fuse(self._ready, self._threshold_nbytes)
-        self._ready = []
-        self._ready_nbytes = 0
-        responses = [self._response(batch) for batch in batches]
-        forgotten, self._forgotten = self._forgotten, []
-        return Work(responses, forgotten)
-
-    def _response(self, batch: list[Negotiated]) -> Response:
-        first = batch[0]
-        process_set = first.request.process_set
-        seq = self._next_seq[process_set]
-        self._next_seq[process_set] = seq + 1
-        ids = [tensor.id for tensor in batch]
-        # An id that was forgotten before its first use went out has never been told to anybody.
-        spelled_out = any(number in self._news or number not in self._known for number in ids)
-        self._news.difference_update(ids)
-        return Response(
-            seq=seq,
-            process_set=process_set,
-            ids=ids,
-            names=[tensor.request.name for tensor in batch] if spelled_out else [],
-            error=first.error,
-            sizes=[list(tensor.first_dimensions) for tensor in batch] if first.first_dimensions else [],
-            arrivals_ns=[max(by_rank) for by_rank in zip(*(tensor.arrivals_ns for tensor in batch), strict=True)],
-        )
+        responses, self._leftover = self._leftover, []
+        forgotten = {}
+        for number in sorted(self._ledgers):
+            ledger = self._ledgers[number]
+            ranks = ledger.ranks
+            responses += [(ranks, response) for response in ledger.take(self._threshold_nbytes)]
+            if dropped := ledger.take_forgotten():
+                forgotten[number] = dropped
+        return Orders(responses, forgotten)
 
     def find_stalled(self, now_ns: int, longer_than_ns: int) -> list[Stalled]:
         """Tensors that have waited for some rank for longer than `longer_than_ns`."""
-        stalled = []
-        for (process_set, name), pending in self._pending.items():
-            waiting_ns = now_ns - min(pending.arrivals_ns.values())
-            if waiting_ns > longer_than_ns:
-                missing = tuple(rank for rank in self._members[process_set] if rank not in pending.requests)
-                stalled.append(
-                    Stalled(
-                        name=name,
-                        process_set=process_set,
-                        waiting_ns=waiting_ns,
-                        missing_ranks=missing,
-                    )
-                )
-        return stalled
+        return [
+            stalled
+            for ledger in list(self._ledgers.values())
+            for stalled in ledger.find_stalled(now_ns, longer_than_ns)
+        ]
+
+
+def share_out(orders: Orders, coordinator_rank: int, others: Iterable[int]) -> dict[int, Work]:
+    """What each rank is told; ranks that are told the same share one object.
+
+    When the ranks asked is told to the first rank of the process set alone, which is the one that records it.
+    """
+    shares: dict[tuple[bool, ...], Work] = {}
+    works = {}
+    sets = [ranks for ranks, _ in orders.responses]
+    distinct = dict.fromkeys(sets)
+    plain: list[Response] = [
+        msgspec.structs.replace(response, arrivals_ns=[]) if response.arrivals_ns else response
+        for _, response in orders.responses
+    ]
+    for rank in (coordinator_rank, *sorted(others)):
+        within = {ranks: rank in ranks for ranks in distinct}
+        leads = any(ranks[0] == rank for ranks in distinct)
+        key = (leads, rank == coordinator_rank, *within.values())
+        work = None if leads else shares.get(key)
+        if work is None:
+            responses = [
+                response if ranks[0] == rank else plain[position]
+                for position, (ranks, response) in enumerate(orders.responses)
+                if within[ranks]
+            ]
+            work = shares[key] = Work(responses, orders.forgotten)
+        if work.responses or work.forgotten:
+            works[rank] = work
+    return works

@@ -1,36 +1,69 @@
 """A rank's side of the negotiation: what it has submitted, what it has said, what it was told.
 
-Like the coordinator a state machine without sockets.  `submit` is called by the training, all else by the control thread.
+Like the coordinator a state machine without sockets.  `submit` is called by the training, all else by whoever drives the
+control plane.
 """
 
 import threading
+from array import array
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import SHUT_DOWN, HorovodInternalError
-from .messages import Ready, Request, Response, Work
+from .messages import Ready, Request, Response, Work, from_ranges, to_ranges
 
 if TYPE_CHECKING:
     from ..work import Entry
+
+Key = tuple[int, str]
+"""Process set and full name of a tensor."""
+
+
+class Record:
+    """What this rank knows of a tensor name."""
+
+    __slots__ = ("entry", "id", "key", "request", "told")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.entry: Entry | None = None
+        """The tensor between submission and execution."""
+        self.request: Request | None = None
+        """What the last submission asked for; the next one asks for the same if it is equal."""
+        self.told: Request | None = None
+        """What the coordinator has given `id` for."""
+        self.id = -1
 
 
 class Member:
     """Tensors of this rank between submission and execution."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_absent: "Callable[[Request], Entry] | None" = None) -> None:
+        """Begin with nothing submitted.
+
+        Args:
+            make_absent: makes what this rank contributes to a collective that it takes no part in, having joined.
+        """
         self._lock = threading.Lock()
-        self._waiting: dict[tuple[int, str], Entry] = {}
-        self._unsaid: deque[Entry] = deque()
-        self._ids: dict[tuple[int, str], tuple[Request, int]] = {}
-        self._keys: dict[int, tuple[int, str]] = {}
+        self._records: dict[Key, Record] = {}
+        self._by_id: dict[int, dict[int, Record]] = {}
+        self._unsaid: deque[Record] = deque()
         self._closed: str | None = None
+        self._make_absent = make_absent
+        self.send_times = False
+        """Whether the coordinator is told when each tensor was submitted."""
 
     @property
     def has_unsaid(self) -> bool:
         """Whether something was submitted that the coordinator does not know of."""
         return bool(self._unsaid)
 
-    def submit(self, entries: list["Entry"]) -> None:
+    def record(self, process_set: int, name: str) -> Record | None:
+        """What is known of a tensor, if it was submitted before."""
+        return self._records.get((process_set, name))
+
+    def submit(self, entries: Sequence["Entry"]) -> None:
         """Take in tensors, all or none.
 
         Raises:
@@ -40,49 +73,82 @@ class Member:
         with self._lock:
             if self._closed is not None:
                 raise HorovodInternalError(self._closed)
-            keys = [(entry.request.process_set, entry.request.name) for entry in entries]
-            for key in keys:
-                if key in self._waiting or (len(keys) > 1 and keys.count(key) > 1):
+            records = self._records
+            taken: list[Record] = []
+            for entry in entries:
+                request = entry.request
+                key = (request.process_set, request.name)
+                record = records.get(key)
+                if record is None:
+                    record = records[key] = Record(key)
+                elif record.entry is not None:
+                    for each in taken:
+                        each.entry = None
+                        if each.id < 0:
+                            records.pop(each.key, None)
                     raise ValueError(
                         "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor "
                         "that is currently being processed. If you want to request another tensor, use a different "
-                        f"tensor name. Tensor name: {key[1]}"
+                        f"tensor name. Tensor name: {request.name}"
                     )
-            for key, entry in zip(keys, entries, strict=True):
-                self._waiting[key] = entry
-                self._unsaid.append(entry)
+                record.entry = entry
+                record.request = request
+                taken.append(record)
+            self._unsaid.extend(taken)
 
     def pending(self) -> list["Entry"]:
         """What was submitted and has not been executed."""
         with self._lock:
-            return list(self._waiting.values())
+            return [record.entry for record in self._records.values() if record.entry is not None]
 
-    def collect(self) -> Ready | None:
+    def collect(self, *, blocked: bool = False) -> Ready | None:
         """The message that tells the coordinator what it does not know yet; None if it knows all."""
-        fresh, fresh_ns, known, known_ns = [], [], [], []
         unsaid = self._unsaid
+        fresh: list[Request] = []
+        known: dict[int, list[int]] = {}
+        fresh_ns: list[int] = []
+        known_ns: dict[int, list[int]] = {}
+        timed = self.send_times
         while unsaid:
-            entry = unsaid.popleft()
+            record = unsaid.popleft()
+            entry = record.entry
+            if entry is None:  # the runtime was closed meanwhile
+                continue
             request = entry.request
-            said = self._ids.get((request.process_set, request.name))
-            if said is not None and said[0] == request:
-                known.append(said[1])
-                known_ns.append(entry.submitted_ns)
+            if record.id >= 0 and (record.told is request or record.told == request):
+                process_set = record.key[0]
+                ids = known.get(process_set)
+                if ids is None:
+                    ids = known[process_set] = []
+                    known_ns[process_set] = []
+                ids.append(record.id)
+                if timed:
+                    known_ns[process_set].append(entry.submitted_ns)
             else:
                 fresh.append(request)
                 fresh_ns.append(entry.submitted_ns)
-        return Ready(fresh, fresh_ns, known, known_ns) if fresh or known else None
+        if not fresh and not known:
+            return None
+        times = array("q")
+        if timed:
+            times.extend(fresh_ns)
+            for of_set in known_ns.values():
+                times.extend(of_set)
+        return Ready(fresh, {number: to_ranges(ids) for number, ids in known.items()}, times.tobytes(), blocked)
 
-    def repeat(self, ids: list[int]) -> None:
-        """The coordinator has forgotten `ids`: say those tensors again, in full."""
-        for number in ids:
-            key = self._keys.pop(number, None)
-            if key is None:
+    def repeat(self, process_set: int, ranges: Sequence[int]) -> None:
+        """The coordinator has forgotten these ids: say the tensors that wait again, in full."""
+        by_id = self._by_id.get(process_set, {})
+        for number in from_ranges(ranges):
+            record = by_id.pop(number, None)
+            if record is None:
                 continue
-            self._ids.pop(key, None)
-            entry = self._waiting.get(key)
-            if entry is not None:
-                self._unsaid.append(entry)
+            if record.id == number:
+                record.id = -1
+            if record.entry is not None:
+                self._unsaid.append(record)
+            else:
+                self._drop(record)
 
     def receive(self, work: Work) -> list[tuple[Response, list["Entry"]]]:
         """Match what is to be executed with this rank's tensors.
@@ -92,34 +158,87 @@ class Member:
         """
         matched = []
         for response in work.responses:
+            by_id = self._by_id.get(response.process_set)
+            if by_id is None:
+                by_id = self._by_id[response.process_set] = {}
+            if response.names:
+                matched.append((response, self._receive_named(response, by_id)))
+                continue
             entries = []
-            for position, number in enumerate(response.ids):
-                key = (response.process_set, response.names[position]) if response.names else self._keys[number]
-                with self._lock:
-                    entry = self._waiting.pop(key, None)
+            for number in from_ranges(response.ids):
+                record = by_id[number]
+                entry = record.entry
                 if entry is None:
-                    raise HorovodInternalError(f"the coordinator answered for {key[1]}, which was not asked")
-                if response.names and number >= 0:
-                    self._ids[key] = (entry.request, number)
-                    self._keys[number] = key
+                    raise HorovodInternalError(f"the coordinator answered for {record.key[1]}, which was not asked")
+                record.entry = None
                 entries.append(entry)
             matched.append((response, entries))
-        for number in work.forgotten:
-            # The tensor may have been said by this id a moment ago; `repeat` will ask for its key then.
-            known = self._keys.get(number)
-            if known is not None:
-                self._ids.pop(known, None)
-                if known not in self._waiting:
-                    del self._keys[number]
+        for process_set, ids in work.forgotten.items():
+            self._forget(process_set, ids)
         return matched
+
+    def _receive_named(self, response: Response, by_id: dict[int, Record]) -> list["Entry"]:
+        entries = []
+        for position, name in enumerate(response.names):
+            key = (response.process_set, name)
+            with self._lock:
+                record = self._records.get(key)
+                entry = None if record is None else record.entry
+                if record is not None:
+                    record.entry = None
+            if entry is None or record is None:
+                if response.error:
+                    continue  # this rank has joined, or never asked: the others hear of the error
+                if response.absent and self._make_absent is not None:
+                    entries.append(self._make_absent(response.absent[position]))
+                    continue
+                raise HorovodInternalError(f"the coordinator answered for {name}, which was not asked")
+            entries.append(entry)
+            number = response.fresh_ids[position]
+            if number >= 0:
+                record.told = entry.request
+                record.id = number
+                by_id[number] = record
+            elif record.id < 0:
+                self._drop(record)
+        return entries
+
+    def _drop(self, record: Record) -> None:
+        """Forget a name that has no id, such as one made for a single use."""
+        with self._lock:
+            if record.entry is None:
+                self._records.pop(record.key, None)
+
+    def _forget(self, process_set: int, ids: Sequence[int]) -> None:
+        by_id = self._by_id.get(process_set, {})
+        for number in ids:
+            # A tensor that waits may have been said by this id a moment ago; `repeat` will ask for its record then.
+            record = by_id.get(number)
+            if record is None:
+                continue
+            if record.id == number:
+                record.id = -1
+            if record.entry is None:
+                del by_id[number]
+                self._drop(record)
+
+    def forget_process_set(self, process_set: int) -> None:
+        """The set is gone, and its number may come back for another."""
+        self._by_id.pop(process_set, None)
+        with self._lock:
+            for key in [key for key in self._records if key[0] == process_set]:
+                record = self._records[key]
+                record.id = -1
+                if record.entry is None:
+                    del self._records[key]
 
     def close(self, reason: str) -> list["Entry"]:
         """Refuse further tensors; returns those that will never be executed."""
         with self._lock:
             if self._closed is None:
                 self._closed = f"{SHUT_DOWN} Cause: {reason}" if reason else SHUT_DOWN
-            entries = list(self._waiting.values())
-            self._waiting.clear()
+            entries = [record.entry for record in self._records.values() if record.entry is not None]
+            self._records.clear()
             self._unsaid.clear()
         return entries
 

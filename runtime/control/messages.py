@@ -5,6 +5,7 @@ steady state a tensor is one small integer in either direction: the id that the 
 first saw it.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -21,6 +22,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     dtype: str
     shape: tuple[int, ...]
+    """Of the tensor; for `add_process_set` the global ranks, for `remove_process_set` the id."""
     op: int = 1
     """A ReduceOp; SUM where the kind has none."""
     prescale: float = 1.0
@@ -29,6 +31,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     """Global rank, for broadcast."""
     process_set: int = 0
     device: str = "cpu"
+    priority: int = 0
+    """Among what is ready, higher goes first.  The ranks need not agree; the set's first rank decides."""
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
@@ -39,6 +43,8 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
     host: str
     boot_id: str
     local_rank: int | None
+    process_sets: list[tuple[bool, list[int]]] = []
+    """What the rank wants to start with: whether the set comes from an MPI communicator, and its ranks."""
 
 
 class Welcome(msgspec.Struct, tag="welcome", array_like=True):
@@ -50,6 +56,10 @@ class Welcome(msgspec.Struct, tag="welcome", array_like=True):
     origin_ns: int
     """Rank 0's monotonic clock at time 0 of the run."""
     origin_unix_ns: int
+    process_sets: list[list[int]] = []
+    """Ranks of the process sets 1, 2 and so on."""
+    error: str = ""
+    """Why there is nothing to join."""
 
 
 class ClockPing(msgspec.Struct, tag="ping", array_like=True):
@@ -72,18 +82,21 @@ class ClockOffset(msgspec.Struct, tag="clock", array_like=True):
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True):
-    """Tensors that a rank has submitted since it last said so, with the times on its own clock."""
+    """Tensors that a rank has submitted since it last said so."""
 
     fresh: list[Request]
-    fresh_ns: list[int]
-    known: list[int]
-    """Ids of requests that the coordinator has seen from this rank before."""
-    known_ns: list[int]
+    known: dict[int, list[int]]
+    """Requests that the coordinator has seen from this rank before: by process set, as ranges of ids (`to_ranges`)."""
+    times: bytes = b""
+    """When each was submitted, fresh ones first, on this rank's clock (int64, ns, native order); empty without a timeline."""
+    blocked: bool = False
+    """Whether the training of this rank waits, so that nothing more will come before it gets an answer."""
 
 
 class Resend(msgspec.Struct, tag="resend", array_like=True):
     """The coordinator has forgotten these ids: the rank shall ask in full."""
 
+    process_set: int
     ids: list[int]
 
 
@@ -93,22 +106,28 @@ class Response(msgspec.Struct, array_like=True):
     seq: int
     process_set: int
     ids: list[int]
-    """Id of each tensor, in buffer order."""
+    """Ids of the tensors in buffer order, as ranges (`to_ranges`); empty when `names` says which."""
     names: list[str]
     """Name of each tensor; empty when every rank has seen all ids."""
+    fresh_ids: list[int] = []
+    """Id of each tensor in `names`, -1 for one that will not be remembered."""
     error: str = ""
     sizes: list[list[int]] = []
-    """For allgather: first dimension by tensor and rank."""
+    """For allgather: first dimension by tensor and rank.  For a new process set: its id."""
+    absent: list[Request] = []
+    """What each tensor is like, for ranks that have joined and bring zeros; empty while none has."""
     arrivals_ns: list[int] = []
-    """Rank 0 only: when each rank had asked for the last of the tensors, on rank 0's clock."""
+    """First rank of the process set only: when each rank had asked for the last of the tensors, on rank 0's clock."""
 
 
 class Work(msgspec.Struct, tag="work", array_like=True):
     """Responses in the order in which every rank executes them."""
 
     responses: list[Response]
-    forgotten: list[int] = []
-    """Ids that are no longer valid."""
+    forgotten: dict[int, list[int]] = {}
+    """Ids that are no longer valid, by process set."""
+    cycle_time_s: float = -1.0
+    """How long ranks shall collect tensors from now on; negative for no change."""
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True):
@@ -136,6 +155,40 @@ class Drained(msgspec.Struct, tag="drained", array_like=True):
 Message = (
     Hello | Welcome | ClockPing | ClockPong | ClockOffset | Ready | Resend | Work | Failed | Abort | Goodbye | Drained
 )
+
+
+def to_ranges(ids: Sequence[int]) -> list[int]:
+    """Write `ids` as start, count, start, count and so on.  In the steady state that is one range or a few.
+
+    >>> to_ranges([4, 5, 6, 9])
+    [4, 3, 9, 1]
+    """
+    ranges: list[int] = []
+    following = -1
+    for number in ids:
+        if number == following:
+            ranges[-1] += 1
+        else:
+            ranges += (number, 1)
+        following = number + 1
+    return ranges
+
+
+def from_ranges(ranges: Sequence[int]) -> list[int]:
+    """The ids that `to_ranges` wrote.
+
+    >>> from_ranges([4, 3, 9, 1])
+    [4, 5, 6, 9]
+    """
+    if len(ranges) == 2:  # noqa: PLR2004  by far the most frequent case
+        return list(range(ranges[0], ranges[0] + ranges[1]))
+    return [number for start, count in pairs(ranges) for number in range(start, start + count)]
+
+
+def pairs(ranges: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Start and count of each range."""
+    return zip(ranges[::2], ranges[1::2], strict=True)
+
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder(Message).decode

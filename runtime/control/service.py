@@ -1,29 +1,25 @@
-"""The control thread: carries messages between this rank, the coordinator and the executor.
+"""The control plane of one rank: the sockets, and who attends to them.
 
-It sleeps in `select` until there is something to do.  When a tensor is submitted it waits for the cycle time, so that what is
-submitted together is negotiated together, unless the training already blocks: then waiting could gain nothing.  On rank
-0 the thread also serves the coordinator, which holds work back while enough of it is queued: what becomes ready meanwhile
-is fused into the next batch.
+`Member` and `Coordinator` decide; this module carries their messages.  A thread of its own does so while the training computes
+(it sleeps until something happens, so an idle job costs nothing).  A training that waits for a result attends to the sockets
+itself and executes what it is told: the way to the result then leads through no other thread of this process.
 """
 
 import logging
-import os
-import selectors
 import threading
 import time
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from ...timeline import recorder
 from ...timeline.vocabulary import CYCLE_START
 from ..config import Config
 from ..executor import Executor
-from ..work import Completions, Entry
+from ..work import Completions, Entry, Handle
+from .autotune import Autotuner
 from .channel import Channel
 from .clock_sync import offset_of
-from .coordinator import Coordinator
+from .coordinator import Coordinator, Orders, share_out
 from .member import Member
 from .messages import (
     Abort,
@@ -39,6 +35,7 @@ from .messages import (
     Work,
     encode,
 )
+from .sources import Sources
 from .stalls import report_stalls
 
 _log = logging.getLogger("tlkit.runtime")
@@ -48,8 +45,11 @@ MOST_QUEUED: Final = 2
 
 CLOCK_INTERVAL_S: Final = 60.0
 
+#: How long a thread waits before it looks again whether it can take over the sockets; doubles up to the second.
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.05
 
-class ControlThread:
+
+class ControlPlane:
     """The control plane of one rank."""
 
     def __init__(
@@ -58,6 +58,7 @@ class ControlThread:
         rank: int,
         hosts: tuple[str, ...],
         channels: Mapping[int, Channel],
+        member: Member,
         coordinator: Coordinator | None,
         executor: Executor,
         completions: Completions,
@@ -71,30 +72,38 @@ class ControlThread:
             coordinator: on rank 0 only.
             follow_clock: whether this rank's clock has to be compared with rank 0's now and then.
         """
-        self.member = Member()
+        self.member = member
         self._rank = rank
         self._hosts = hosts
         self._channels = dict(channels)
+        self._by_descriptor = {channel.fileno(): other for other, channel in channels.items()}
         self._coordinator = coordinator
         self._executor = executor
         self._completions = completions
         self._config = config
+        self._autotuner = Autotuner(config) if coordinator is not None and config.autotune else None
         self._offsets_ns = dict.fromkeys(range(len(hosts)), 0)
         self._follow_clock = follow_clock
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._waking = threading.Lock()
+        # Whoever holds the role attends to the sockets; all state below is his.
+        self._role = threading.Lock()
+        self._sources = Sources(channels.values())
+        self._driven = False
+        self._cycle_time_s = config.cycle_time_s
         self._notified = False
-        self._flush = False
+        self._blocked = False
         self._due_ns = 0
         self._holding = False
+        self._failure: str | None = None
         self._goodbye_wanted = False
         self._said_goodbye = False
         self._leaving = False
         self._said_drained = False
         self._drained: set[int] = set()
         self._finished = False
-        self._next_clock_s = time.monotonic() + CLOCK_INTERVAL_S
-        self._next_stall_check_s = time.monotonic() + config.stall_warning_s
+        self._stall_interval_s = min(max(config.stall_warning_s / 4, 0.05), 15.0)
+        now_s = time.monotonic()
+        self._next_clock_s = now_s + CLOCK_INTERVAL_S
+        self._next_stall_check_s = now_s + self._stall_interval_s
         self.mark_cycles = config.mark_cycles
         self._thread = threading.Thread(target=self._run, name="tlkit-control", daemon=True)
 
@@ -107,94 +116,155 @@ class ControlThread:
         self._executor.start()
         self._thread.start()
 
-    def submit(self, entries: list[Entry]) -> None:
-        """Submit tensors, all or none (see `Member.submit`)."""
+    def submit(self, entries: list[Entry], *, waits: bool = False) -> None:
+        """Submit tensors, all or none (see `Member.submit`).
+
+        Args:
+            waits: whether the caller is going to `wait` for them at once, and will say them itself.
+        """
         self.member.submit(entries)
-        if not self._notified:
+        if not self._notified and not waits:
             self._notified = True
-            self._wake()
+            self._sources.wake_thread()
 
-    def flush(self) -> None:
-        """Say at once what was submitted: somebody waits."""
-        if self.member.has_unsaid or self._notified:
-            self._flush = True
-            self._wake()
+    def wait(self, handle: Handle) -> None:
+        """Block until `handle` is done; serves the control plane meanwhile, unless somebody else does."""
+        look_s = _FIRST_LOOK_S
+        executor = self._executor
+        self._blocked = True
+        try:
+            while handle.remaining:
+                if executor.load and executor.help_out():
+                    continue
+                if not self._finished and self._role.acquire(blocking=False):
+                    self._drive(handle)
+                    continue
+                if self.member.has_unsaid:
+                    self._sources.wake_thread()
+                self._completions.wait(handle, look_s)
+                look_s = min(2 * look_s, _LAST_LOOK_S)
+        except BaseException:
+            # Ctrl-C may have come between a message and what it was to cause.
+            self._execution_failed(f"rank {self._rank} was interrupted while it waited")
+            raise
+        finally:
+            self._blocked = False
+            executor.wake()
 
-    def shut_down(self, timeout_s: float) -> None:
-        """End the control plane of the whole job and wait until this rank's part has ended."""
+    def shut_down(self, timeout_s: float) -> bool:
+        """End the control plane of the whole job and wait until this rank's part has ended; whether it did in time."""
         self._goodbye_wanted = True
-        self._wake()
+        self._sources.wake_thread()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             _log.warning("rank %d: the other ranks did not end within %g s", self._rank, timeout_s)
             self._finished = True
-            self._wake()
+            self._sources.wake_thread()
             self._thread.join(1.0)
-
-    def _wake(self) -> None:
-        # The descriptor's number may be somebody else's once it is closed, so closing and writing exclude each other.
-        with self._waking:
-            if self._wake_fd >= 0:
-                os.eventfd_write(self._wake_fd, 1)
+            return False
+        return True
 
     def _progressed(self) -> None:
         """The executor has begun or finished a batch."""
         if self._holding or self._leaving:
-            self._wake()
+            self._sources.wake_thread()
 
     def _execution_failed(self, reason: str) -> None:
         """The executor could not do what all ranks agreed on."""
         self._failure = reason
-        self._wake()
+        self._sources.wake_thread()
 
-    _failure: str | None = None
-
-    # The control thread.
+    # Whoever holds the role.
 
     def _run(self) -> None:
-        selector = selectors.DefaultSelector()
-        selector.register(self._wake_fd, selectors.EVENT_READ, -1)
-        for rank, channel in self._channels.items():
-            selector.register(channel, selectors.EVENT_READ, rank)
+        """The thread: takes the role whenever something happens and nobody has it."""
         try:
             while not self._finished:
-                for key, _ in selector.select(self._timeout_s()):
-                    if key.data < 0:
-                        os.eventfd_read(self._wake_fd)
-                    else:
-                        self._receive(key.data, selector)
-                self._tick()
+                self._sources.wait(self._timeout_s())
+                if not self._role.acquire(blocking=False):
+                    # Somebody drives, and will see the sockets; what was submitted or has failed he has to be told.
+                    self._sources.wake_driver()
+                    continue
+                try:
+                    self._serve(0)
+                    self._tick()
+                finally:
+                    self._role.release()
         except Exception as error:  # whatever it is, the training must hear of it instead of waiting for ever
-            _log.exception("Horovod background loop uncaught exception")
-            self._abort(f"rank {self._rank}: {error}")
+            self._broken(error)
         finally:
-            selector.close()
+            self._close()
+
+    def _drive(self, handle: Handle) -> None:
+        """Attend to the sockets until `handle` is done or there is something to execute.  Takes the role, and lets go of it."""
+        executor = self._executor
+        try:
+            self._driven = True
+            self._sources.silence()
+            self._completions.on_finish = self._sources.wake_driver
+            while handle.remaining and not self._finished:
+                self._tick()
+                if not handle.remaining or executor.can_help:
+                    break
+                self._serve(self._timeout_s())
+        except Exception as error:  # as above
+            self._broken(error)
+        finally:
+            self._completions.on_finish = None
+            self._driven = False
+            self._sources.resume()
+            self._role.release()
+            if self._has_to_go_on():
+                self._sources.wake_thread()
+
+    def _has_to_go_on(self) -> bool:
+        """Whether the thread has something to do, or to watch, once nobody drives."""
+        return bool(
+            self._finished
+            or self._leaving
+            or self._holding
+            or self.member.has_unsaid
+            or self._failure
+            or (self._coordinator is not None and not self._coordinator.is_idle)
+        )
+
+    def _serve(self, timeout_s: float | None) -> None:
+        """Wait for messages for as long as `timeout_s`, and handle what has come."""
+        for descriptor in self._sources.readable(timeout_s):
+            self._receive(descriptor)
+
+    def _broken(self, error: Exception) -> None:
+        _log.exception("Horovod background loop uncaught exception")
+        self._abort(f"rank {self._rank}: {error}")
+        self._sources.wake_thread()
+
+    def _close(self) -> None:
+        with self._role:
             for channel in self._channels.values():
                 channel.close()
             self._executor.stop()
-            with self._waking:
-                descriptor, self._wake_fd = self._wake_fd, -1
-                os.close(descriptor)
+            self._sources.close()
 
     def _timeout_s(self) -> float | None:
         """How long there is nothing to do unless something happens."""
         times = []
-        if self.member.has_unsaid:
+        if self.member.has_unsaid and not self._driven:
             times.append((self._due_ns - time.monotonic_ns()) / 1e9 if self._due_ns else 0.0)
         now_s = time.monotonic()
         if self._follow_clock and recorder.is_timeline_on():
             times.append(self._next_clock_s - now_s)
-        if self._coordinator is not None and self._config.stall_check:
+        if self._coordinator is not None and self._config.stall_check and not self._coordinator.is_idle:
             times.append(self._next_stall_check_s - now_s)
         return max(0.0, min(times)) if times else None
 
-    def _receive(self, rank: int, selector: selectors.BaseSelector) -> None:
+    def _receive(self, descriptor: int) -> None:
+        rank = self._by_descriptor[descriptor]
         channel = self._channels[rank]
         try:
             messages = channel.receive()
         except (OSError, ValueError) as error:
-            selector.unregister(channel)
-            del self._channels[rank]
+            self._sources.forget(channel)
+            del self._channels[rank], self._by_descriptor[descriptor]
             channel.close()
             self._lost(rank, error)
             return
@@ -213,14 +283,12 @@ class ControlThread:
         coordinator = self._coordinator
         match message:
             case Ready() if coordinator is not None:
-                unknown = coordinator.receive(rank, message, self._offsets_ns[rank])
-                if unknown:
-                    self._send(rank, Resend(unknown))
+                self._take_note(coordinator, rank, message)
             case Work():
                 self._execute(message)
             case Resend():
-                self.member.repeat(message.ids)
-                self._flush = True
+                self.member.repeat(message.process_set, message.ids)
+                self._due_ns = 1
             case ClockPing():
                 self._send(rank, ClockPong(message.sent_ns, time.monotonic_ns()))
             case ClockPong():
@@ -243,6 +311,15 @@ class ControlThread:
             case _:
                 self._abort(f"rank {rank} sent a {type(message).__name__}, which nobody asked for")
 
+    def _take_note(self, coordinator: Coordinator, rank: int, ready: Ready) -> None:
+        for resend in coordinator.receive(rank, ready, self._offsets_ns[rank], time.monotonic_ns()):
+            if rank == self._rank:
+                self.member.repeat(resend.process_set, resend.ids)
+                self._due_ns = 1
+                self._sources.wake_thread()
+            else:
+                self._send(rank, resend)
+
     def _tick(self) -> None:
         if self._failure is not None:
             reason, self._failure = self._failure, None
@@ -251,8 +328,8 @@ class ControlThread:
             self._abort(reason)
         self._speak()
         if self._coordinator is not None:
-            self._dispatch()
-            self._check_stalls()
+            self._dispatch(self._coordinator)
+            self._check_stalls(self._coordinator)
         if self._goodbye_wanted and not self._said_goodbye:
             self._say_goodbye()
         if self._leaving:
@@ -264,59 +341,73 @@ class ControlThread:
     def _speak(self) -> None:
         """Tell the coordinator what was submitted, if it is time."""
         if not self.member.has_unsaid:
-            # Cleared before the second look: a tensor that comes after it wakes this thread, one before it is seen.
+            # Cleared before the second look: a tensor that comes after it wakes the thread, one before it is seen.
             self._notified = False
-            self._flush = False
             if not self.member.has_unsaid:
                 return
         now_ns = time.monotonic_ns()
         if not self._due_ns:
-            self._due_ns = now_ns + round(self._config.cycle_time_s * 1e9)
-        if not self._flush and now_ns < self._due_ns:
+            self._due_ns = now_ns + round(self._cycle_time_s * 1e9)
+        if not self._blocked and now_ns < self._due_ns:
             return
         self._due_ns = 0
-        self._flush = False
         self._notified = False
-        ready = self.member.collect()
+        writer = recorder.timeline()
+        self.member.send_times = writer is not None
+        ready = self.member.collect(blocked=self._blocked)
         if ready is None:
             return
-        writer = recorder.timeline() if self.mark_cycles else None
-        if writer is not None:
+        if writer is not None and self.mark_cycles:
             writer.instant(CYCLE_START, now_ns)
         if self._coordinator is None:
             self._send(0, ready)
         else:
-            unknown = self._coordinator.receive(self._rank, ready, 0)
-            if unknown:
-                self.member.repeat(unknown)
-                self._flush = True
-                self._wake()
+            self._take_note(self._coordinator, self._rank, ready)
 
-    def _dispatch(self) -> None:
+    def _dispatch(self, coordinator: Coordinator) -> None:
         """Send out what is ready, unless so much is under way that waiting makes larger batches."""
-        coordinator = self._coordinator
-        assert coordinator is not None
-        # Set before the executor is asked, so that a batch which ends in between wakes this thread.
+        # Set before the executor is asked, so that a batch which ends in between wakes the thread.
         self._holding = coordinator.has_ready
         if not self._holding:
             return
         if self._executor.load >= MOST_QUEUED and not coordinator.is_full:
             return
         self._holding = False
-        work = coordinator.take()
-        if work is None:
+        nbytes = coordinator.ready_nbytes
+        orders = coordinator.take()
+        if orders is None:
             return
-        if len(self._hosts) > 1:
-            plain = [msgspec.structs.replace(response, arrivals_ns=[]) for response in work.responses]
-            payload = encode(Work(plain, work.forgotten))
+        if self._autotuner is not None:
+            self._tune(self._autotuner, coordinator, orders, nbytes)
+        works = share_out(orders, self._rank, self._channels)
+        payloads: dict[int, bytes] = {}
+        for rank, work in works.items():
+            if rank != self._rank:
+                # Ranks that get the same share one object; it is encoded once.
+                payload = payloads.get(id(work))
+                if payload is None:
+                    payload = payloads[id(work)] = encode(work)
+                self._send_encoded(rank, payload)
+        if self._rank in works:
+            self._execute(works[self._rank])
+
+    def _tune(self, autotuner: Autotuner, coordinator: Coordinator, orders: Orders, nbytes: int) -> None:
+        settings = autotuner.observe(orders, nbytes, time.monotonic_ns())
+        if settings is not None:
+            coordinator.fusion_threshold_nbytes = settings.fusion_threshold_nbytes
+            self._cycle_time_s = settings.cycle_time_s
+            payload = encode(Work([], cycle_time_s=settings.cycle_time_s))
             for rank in list(self._channels):
                 self._send_encoded(rank, payload)
-        self._execute(work)
 
     def _execute(self, work: Work) -> None:
         negotiated_ns = time.monotonic_ns()
+        if work.cycle_time_s >= 0:
+            self._cycle_time_s = work.cycle_time_s
         for response, entries in self.member.receive(work):
-            self._executor.put(response, entries, negotiated_ns)
+            if entries and entries[0].request.kind == "remove_process_set" and not response.error:
+                self.member.forget_process_set(entries[0].request.shape[0])
+            self._executor.put(response, entries, negotiated_ns, notify=not self._driven)
 
     def _send(self, rank: int, message: Message) -> None:
         self._send_encoded(rank, encode(message))
@@ -338,13 +429,14 @@ class ControlThread:
             writer.clock(received_ns, measured.offset_ns, measured.uncertainty_ns)
         self._send(0, ClockOffset(measured.offset_ns))
 
-    def _check_stalls(self) -> None:
+    def _check_stalls(self, coordinator: Coordinator) -> None:
         now_s = time.monotonic()
         if not self._config.stall_check or now_s < self._next_stall_check_s:
             return
-        self._next_stall_check_s = now_s + max(self._config.stall_warning_s, 0.1)
-        assert self._coordinator is not None
-        stalled = self._coordinator.find_stalled(time.monotonic_ns(), round(self._config.stall_warning_s * 1e9))
+        self._next_stall_check_s = now_s + self._stall_interval_s
+        stalled = coordinator.find_stalled(time.monotonic_ns(), round(self._config.stall_warning_s * 1e9))
+        if stalled:
+            self._next_stall_check_s = now_s + max(self._config.stall_warning_s, 0.1)
         reason = report_stalls(stalled, self._config)
         if reason:
             self._abort(reason)
@@ -408,3 +500,7 @@ class ControlThread:
         self._executor.abort(error or reason)
         self._leaving = True
         self._finished = True
+        self.aborted = True
+
+    aborted = False
+    """Whether the control plane ended by a failure; the other ranks may be gone then."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..config import Config
-from .coordinator import Stalled
+from .ledger import Stalled
 
 #: Names of tensors that a warning lists for a rank.
 _MOST_NAMED: Final = 6

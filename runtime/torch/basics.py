@@ -1,40 +1,148 @@
 """Starting, stopping and asking: the part of `hvd` that moves no tensors."""
 
+import os
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from ...timeline.errors import TlkitError
-from .. import engine
+from .. import engine, transports
 from ..errors import NOT_INITIALIZED
-from ..process_sets import global_process_set
-from .submission import reset_names
+from ..meeting import Wanted, check_ranks
+from ..process_sets import (
+    ProcessSet,
+    global_process_set,
+    register,
+    unregister,
+    unregister_all,
+)
+from ..topology import read_launched
+from .submission import agree, reset
 
 
-def init(comm: object = None, process_sets: object = None) -> None:
+def init(comm: Any = None, process_sets: Any = None) -> None:
     """Start the runtime and meet the other ranks.  Does nothing while it runs.
 
     Args:
-        comm: None for all ranks.
-        process_sets: None for the global process set alone.
+        comm: None for all ranks; an mpi4py communicator, or a list of the ranks of MPI's world, for those alone.
+        process_sets: a list of `ProcessSet` to start with, the same on all ranks; or "dynamic", to add and remove sets later.
 
     Raises:
-        ValueError: the ranks could not meet, or `comm` or `process_sets` asks for what this version does not have.
+        ValueError: the ranks could not meet, or do not agree about the process sets.
+        NotImplementedError: a process set is given as a communicator, but `comm` is not.
     """
-    if comm is not None or process_sets is not None:
-        raise ValueError(
-            "Horovod initialization failed: this version runs on all ranks with the global process set only; "
-            "call hvd.init() without arguments"
-        )
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(
+                f'Horovod initialization failed: process_sets={process_sets!r} is neither a list nor "dynamic"'
+            )
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        process_sets = None
+    sets: list[ProcessSet] = list(process_sets or ())
+    if engine.current() is not None:
+        return
     try:
-        running = engine.start()
+        communicator = _communicator_of(comm)
+        wanted = _wanted(sets, communicator)
+        running = engine.start(communicator=communicator, wanted=wanted)
     except TlkitError as error:
         raise ValueError(f"Horovod initialization failed: {error}") from error
     global_process_set.set_ranks(running.topology.size)
+    numbers = {ranks: number for number, ranks in running.process_sets.items()}
+    for process_set, (_, ranks) in zip(sets, wanted, strict=True):
+        register(process_set, numbers[tuple(sorted(ranks))], ranks)
+
+
+def _communicator_of(comm: Any) -> Any:
+    """The mpi4py communicator that `comm` means, None for all ranks that were started."""
+    if comm is None or hasattr(comm, "Get_group"):
+        return comm
+    ranks = list(comm)
+    if not ranks:
+        return None
+    if any(hasattr(each, "Get_group") for each in ranks):
+        raise ValueError(
+            "Horovod initialization failed: give one communicator as comm, and the others as "
+            "process_sets=[hvd.ProcessSet(comm), ...]"
+        )
+    if not (transports.mpi.is_built() and read_launched().launcher in {"mpirun", "mpiexec"}):
+        return None  # as under Horovod's Gloo, where a list of ranks has no effect
+    world = transports.mpi.load_mpi().COMM_WORLD
+    return world.Create_group(world.Get_group().Incl(ranks))
+
+
+def _wanted(sets: list[ProcessSet], communicator: Any) -> list[Wanted]:
+    """The process sets by their ranks in the job."""
+    wanted: list[Wanted] = []
+    for process_set in sets:
+        if process_set.mpi_comm is None:
+            wanted.append((False, list(process_set.ranks or ())))
+            continue
+        if communicator is None:
+            raise NotImplementedError(
+                "process sets given as MPI communicators need a global one: hvd.init(MPI.COMM_WORLD, process_sets=[...])"
+            )
+        mpi = transports.mpi.load_mpi()
+        theirs = process_set.mpi_comm.Get_group()
+        ranks = mpi.Group.Translate_ranks(theirs, list(range(theirs.size)), communicator.Get_group())
+        wanted.append((True, sorted(ranks)))
+    return wanted
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Add a process set while the runtime runs.  All ranks of the job call it, members or not, and wait for each other.
+
+    Raises:
+        ValueError: it makes no sense, exists already, or `init` was not called with `process_sets="dynamic"`.
+        HorovodInternalError: the ranks ask for different sets.
+    """
+    running = require_engine()
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if not running.config.dynamic_process_sets:
+        raise ValueError(
+            "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow adding process sets after Horovod initialization."
+        )
+    ranks = tuple(process_set.ranks or ())
+    error = check_ranks(ranks, running.topology.size)
+    if error:
+        raise ValueError(f"the process set is {error}")
+    if ranks in running.process_sets.values():
+        raise ValueError(f"Attempted to add a duplicate process set: ranks {list(ranks)} are one already")
+    register(process_set, agree("add_process_set", "process_set", ranks), ranks)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a process set.  All ranks of the job call it; what is pending in the set fails.
+
+    Returns:
+        Whether it was removed: False for the global set and for one that is not registered.
+
+    Raises:
+        ValueError: `init` was not called with `process_sets="dynamic"`.
+        HorovodInternalError: the ranks want to remove different sets.
+    """
+    running = require_engine()
+    if not running.config.dynamic_process_sets:
+        raise ValueError(
+            "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow removing process sets after Horovod initialization."
+        )
+    number = process_set.process_set_id
+    if number is None or number == 0:
+        return False
+    agree("remove_process_set", "process_set", (number,))
+    running.process_sets.pop(number, None)
+    unregister(process_set)
+    return True
 
 
 def shutdown() -> None:
     """End the runtime, here and on all ranks.  Does nothing while it does not run."""
     engine.stop()
-    reset_names()
+    reset()
+    unregister_all()
 
 
 def is_initialized() -> bool:
@@ -117,25 +225,30 @@ def mpi_threads_supported() -> bool:
     """Whether MPI may be called from several threads.
 
     Raises:
-        ValueError: always, since there is no MPI in this version.
+        ValueError: this run does not use MPI.
     """
     require_engine()
-    raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+    if not mpi_enabled():
+        raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+    mpi = transports.mpi.load_mpi()
+    return bool(mpi.Query_thread() == mpi.THREAD_MULTIPLE)
 
 
 def mpi_enabled() -> bool:
     """Whether MPI moves the bytes of this run."""
-    return False
+    running = engine.current()
+    return running is not None and "mpi" in running.transports.values()
 
 
 def mpi_built() -> bool:
     """Whether MPI could."""
-    return False
+    return transports.mpi.is_built()
 
 
 def gloo_enabled() -> bool:
     """Whether Gloo moves the bytes of this run."""
-    return engine.current() is not None
+    running = engine.current()
+    return running is not None and "gloo" in running.transports.values()
 
 
 def gloo_built() -> bool:
@@ -144,8 +257,12 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Version of the NCCL that could move the bytes, 0 for none."""
-    return 0
+    """Version of the NCCL that could move the bytes, as Horovod writes it (2.18.5 is 21805); 0 for none."""
+    if not transports.nccl.is_built():
+        return 0
+    nccl: Any = torch.cuda.nccl
+    major, minor, patch = (*nccl.version(), 0, 0)[:3]
+    return int(major * 10000 + minor * 100 + patch)
 
 
 def ddl_built() -> bool:

@@ -1,76 +1,50 @@
-"""From a call of `hvd` to the runtime and back: checks, names, handles."""
+"""From a call of `hvd` to the runtime and back: checks, names, handles.
 
-import threading
+A training submits the same tensors again and again, so what was worked out for a name (its request) is used again if the
+tensor still looks the same; that is most of what keeps a call at a few microseconds.
+"""
+
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from ...timeline import recorder
 from .. import engine
 from ..control.messages import Request
+from ..dtypes import DTYPE_NAMES, REDUCIBLE
 from ..errors import NOT_INITIALIZED, HorovodInternalError
 from ..operations import ReduceOp
 from ..process_sets import ProcessSet, require_id
 from ..work import Entry, Handle
 
-_DTYPE_NAMES: Final = {
-    torch.uint8: "uint8",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.bool: "bool",
-}
-#: Horovod's set and bfloat16; the rest have no arithmetic that a reduction could use.
-_REDUCIBLE: Final = {"int32", "int64", "float16", "bfloat16", "float32", "float64"}
+_handles: dict[int, Handle] = {}
+_numbers = itertools.count(1)
 
 
-class _Handles:
-    """Operations that were started and not asked for yet, by number."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_number: dict[int, Handle] = {}
-        self._last = 0
-
-    def add(self, handle: Handle) -> int:
-        with self._lock:
-            self._last += 1
-            self._by_number[self._last] = handle
-            return self._last
-
-    def get(self, number: int) -> Handle:
-        try:
-            return self._by_number[number]
-        except KeyError:
-            raise ValueError(f"Handle {number} was not created or has been cleared.") from None
-
-    def remove(self, number: int) -> None:
-        self._by_number.pop(number, None)
-
-
-_handles = _Handles()
+def _get_handle(number: int) -> Handle:
+    try:
+        return _handles[number]
+    except KeyError:
+        raise ValueError(f"Handle {number} was not created or has been cleared.") from None
 
 
 class _Unnamed:
-    """Numbers for operations without a name, a kind.
+    """Numbers for operations without a name, a kind and process set.
 
     Only operations that were accepted count, so that a call which fails on one rank alone does not put the names of the
     ranks out of step for ever.
     """
 
     def __init__(self) -> None:
-        self._last: dict[str, int] = {}
+        self._last: dict[tuple[str, int], int] = {}
 
-    def peek(self, kind: str) -> str:
-        return f"noname.{self._last.get(kind, 0) + 1}"
+    def peek(self, kind: str, process_set: int) -> str:
+        return f"noname.{self._last.get((kind, process_set), 0) + 1}"
 
-    def accept(self, kind: str) -> None:
-        self._last[kind] = self._last.get(kind, 0) + 1
+    def accept(self, kind: str, process_set: int) -> None:
+        self._last[kind, process_set] = self._last.get((kind, process_set), 0) + 1
 
     def reset(self) -> None:
         self._last.clear()
@@ -79,9 +53,12 @@ class _Unnamed:
 _unnamed = _Unnamed()
 
 
-def reset_names() -> None:
-    """Forget the numbers of unnamed operations; all ranks do it when they initialise."""
+def reset() -> None:
+    """Forget the numbers of unnamed operations and all handles; every rank does it when it shuts down."""
+    global _numbers  # noqa: PLW0603
     _unnamed.reset()
+    _handles.clear()
+    _numbers = itertools.count(1)
 
 
 def require_running() -> engine.Engine:
@@ -98,32 +75,12 @@ def require_running() -> engine.Engine:
 
 def _check(tensor: torch.Tensor, *, reduce: bool) -> str:
     """The name of the tensor's dtype, if the tensor can be sent as it is."""
-    name = _DTYPE_NAMES.get(tensor.dtype)
-    if name is None or tensor.is_sparse or (reduce and name not in _REDUCIBLE):
+    name = DTYPE_NAMES.get(tensor.dtype)
+    if name is None or tensor.layout is not torch.strided or (reduce and tensor.dtype not in REDUCIBLE):
         raise ValueError(f"Tensor type {tensor.type()} is not supported.")
     if not tensor.is_contiguous():
         raise ValueError("Tensor is required to be contiguous.")
     return name
-
-
-def _start(
-    group: str,
-    name: str | None,
-    to_result: Callable[[Sequence[Entry]], Any],
-    make: Callable[[str, Handle], list[Entry]],
-) -> int:
-    """Submit the entries that `make` builds for a full name, and number their handle.
-
-    Args:
-        group: what full names begin with: the kind, or `grouped_` and the kind.
-    """
-    running = require_running()
-    handle = Handle(to_result)
-    entries = make(f"{group}.{name if name is not None else _unnamed.peek(group)}", handle)
-    running.submit(entries)
-    if name is None:
-        _unnamed.accept(group)
-    return _handles.add(handle)
 
 
 def _only_output(entries: Sequence[Entry]) -> torch.Tensor | None:
@@ -134,76 +91,176 @@ def _outputs(entries: Sequence[Entry]) -> tuple[torch.Tensor | None, ...]:
     return tuple(entry.output for entry in entries)
 
 
-def _device(tensor: torch.Tensor) -> str:
-    return tensor.device.type
+def _output_and_received(entries: Sequence[Entry]) -> tuple[torch.Tensor | None, torch.Tensor]:
+    return entries[0].output, entries[0].extra
+
+
+def _extra(entries: Sequence[Entry]) -> Any:
+    return entries[0].extra
+
+
+def _submit(running: engine.Engine, entries: list[Entry], *, waits: bool) -> int:
+    """Hand entries of one handle over, and number the handle."""
+    running.submit(entries, waits=waits)
+    number = next(_numbers)
+    _handles[number] = entries[0].handle
+    return number
 
 
 def start_allreduce(
-    tensors: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
+    tensor: torch.Tensor,
+    output: torch.Tensor | None,
     name: str | None,
     op: ReduceOp,
     scales: tuple[float, float],
     process_set: ProcessSet,
     *,
-    grouped: bool,
+    priority: int = 0,
+    waits: bool = False,
+    result: torch.Tensor | None = None,
 ) -> int:
-    """Submit tensors to be reduced; returns the handle of all of them.
+    """Submit a tensor to be reduced; returns its handle.
 
     Args:
-        outputs: where the results go; may be `tensors` themselves.
+        output: where the result goes; may be `tensor` itself, None for a new tensor.
         scales: prescale and postscale factor.
-        grouped: whether the user gave a list.
+        waits: whether the caller synchronises at once.
+        result: what `synchronize` returns; None for the output.
     """
-    dtypes = [_check(tensor, reduce=True) for tensor in tensors]
+    running = require_running()
+    set_id = require_id(process_set, "allreduce")
+    if name is None:
+        full_name = f"allreduce.{_unnamed.peek('allreduce', set_id)}"
+        known = None
+    else:
+        full_name = f"allreduce.{name}"
+        record = running.control.member.record(set_id, full_name)
+        known = None if record is None else record.request
+    if (
+        known is not None
+        and known.shape == tensor.shape
+        and known.dtype == DTYPE_NAMES.get(tensor.dtype)
+        and known.op == op
+        and known.prescale == scales[0]
+        and known.postscale == scales[1]
+        and known.priority == priority
+        and known.kind == "allreduce"
+        and known.device == ("cpu" if tensor.is_cpu else tensor.device.type)
+        and tensor.is_contiguous()
+    ):
+        request = known
+    else:
+        request = _reduction("allreduce", full_name, tensor, op, scales, set_id, priority)
+    if output is None:
+        output = torch.empty_like(tensor)
+    handle = Handle(_only_output if result is None else lambda _: result)
+    number = _submit(running, [Entry(request, tensor, output, handle, recorder.now_ns())], waits=waits)
+    if name is None:
+        _unnamed.accept("allreduce", set_id)
+    return number
+
+
+def _reduction(
+    kind: str,
+    full_name: str,
+    tensor: torch.Tensor,
+    op: ReduceOp,
+    scales: tuple[float, float],
+    set_id: int,
+    priority: int,
+) -> Request:
+    return Request(
+        name=full_name,
+        kind=kind,
+        dtype=_check(tensor, reduce=True),
+        shape=tuple(tensor.shape),
+        op=int(op),
+        prescale=scales[0],
+        postscale=scales[1],
+        process_set=set_id,
+        device=tensor.device.type,
+        priority=priority,
+    )
+
+
+def start_reductions(
+    kind: str,
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor | None],
+    name: str | None,
+    op: ReduceOp,
+    scales: tuple[float, float],
+    process_set: ProcessSet,
+    *,
+    grouped: bool = True,
+    priority: int = 0,
+    waits: bool = False,
+    result: Any = None,
+) -> int:
+    """Submit several tensors to be reduced (`allreduce` or `reducescatter`); returns the handle of all of them.
+
+    Args:
+        outputs: where the results go; None for those that are allocated when they are known.
+        result: what `synchronize` returns; None for the outputs, as a tuple if `grouped`.
+    """
+    running = require_running()
+    set_id = require_id(process_set, kind)
     if len({tensor.device for tensor in tensors}) > 1:
         raise ValueError("Tensors in list must be on same device")
-    set_id = require_id(process_set, "allreduce")
-    group = "grouped_allreduce" if grouped else "allreduce"
-    count = len(tensors)
-
-    def make(full_name: str, handle: Handle) -> list[Entry]:
-        return [
-            engine.make_entry(
-                Request(
-                    name=f"{full_name}_{position}of{count}" if grouped else full_name,
-                    kind="allreduce",
-                    dtype=dtype,
-                    shape=tuple(tensor.shape),
-                    op=int(op),
-                    prescale=scales[0],
-                    postscale=scales[1],
-                    process_set=set_id,
-                    device=_device(tensor),
-                ),
-                tensor,
-                output,
-                handle,
-            )
-            for position, (tensor, output, dtype) in enumerate(zip(tensors, outputs, dtypes, strict=True), start=1)
-        ]
-
-    return _start(group, name, _outputs if grouped else _only_output, make)
+    names, prefix = _names(kind, name, set_id, len(tensors), grouped=grouped)
+    to_result: Callable[[Sequence[Entry]], Any] = _outputs if grouped else _only_output
+    handle = Handle(to_result if result is None else lambda _: result)
+    now_ns = recorder.now_ns()
+    entries = [
+        Entry(_reduction(kind, full_name, tensor, op, scales, set_id, priority), tensor, output, handle, now_ns)
+        for full_name, tensor, output in zip(names, tensors, outputs, strict=True)
+    ]
+    number = _submit(running, entries, waits=waits)
+    if name is None:
+        _unnamed.accept(prefix, set_id)
+    return number
 
 
-def start_single(
+def _names(kind: str, name: str | None, set_id: int, count: int, *, grouped: bool) -> tuple[list[str], str]:
+    """Full names of the tensors of a call, and what they begin with."""
+    prefix = f"grouped_{kind}" if grouped else kind
+    full_name = f"{prefix}.{name if name is not None else _unnamed.peek(prefix, set_id)}"
+    if not grouped:
+        return [full_name], prefix
+    return [f"{full_name}_{position}of{count}" for position in range(1, count + 1)], prefix
+
+
+def start_plain(
     kind: str,
-    tensor: torch.Tensor,
-    output: torch.Tensor | None,
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor | None],
     name: str | None,
     process_set: ProcessSet,
+    *,
     root: int = 0,
+    extra: Any = None,
+    grouped: bool = False,
+    waits: bool = False,
+    result: Any = None,
 ) -> int:
-    """Submit a tensor for anything but a reduction; returns its handle.
+    """Submit tensors for anything but a reduction; returns their handle.
 
     Args:
-        output: where the result goes; None if it is allocated when its size is known.
+        outputs: where the results go; None for one that is allocated when its size is known.
         root: global rank, for a broadcast.
+        extra: splits of an alltoall.
+        result: what `synchronize` returns; None for what the kind yields.
     """
-    dtype = _check(tensor, reduce=False)
+    running = require_running()
     set_id = require_id(process_set, kind)
-
-    def make(full_name: str, handle: Handle) -> list[Entry]:
+    dtypes = [_check(tensor, reduce=False) for tensor in tensors]
+    names, prefix = _names(kind, name, set_id, len(tensors), grouped=grouped)
+    if result is not None:
+        handle = Handle(lambda _: result)
+    else:
+        handle = Handle(_outputs if grouped else _output_and_received if kind == "alltoall" else _only_output)
+    entries = []
+    for full_name, tensor, output, dtype in zip(names, tensors, outputs, dtypes, strict=True):
         request = Request(
             name=full_name,
             kind=kind,
@@ -211,16 +268,30 @@ def start_single(
             shape=tuple(tensor.shape),
             root=root,
             process_set=set_id,
-            device=_device(tensor),
+            device=tensor.device.type,
         )
-        return [engine.make_entry(request, tensor, output, handle)]
+        entries.append(Entry(request, tensor, output, handle, recorder.now_ns(), extra))
+    number = _submit(running, entries, waits=waits)
+    if name is None:
+        _unnamed.accept(prefix, set_id)
+    return number
 
-    return _start(kind, name, _only_output, make)
 
+def agree(kind: str, name: str, shape: Sequence[int] = ()) -> Any:
+    """Wait until all ranks of the job ask for the same, and return what the coordinator says to it.
 
-def set_result(number: int, to_result: Callable[[Sequence[Entry]], Any]) -> None:
-    """Change what `synchronize` makes of an operation's entries."""
-    _handles.get(number).to_result = to_result
+    Args:
+        kind: `join`, `add_process_set` or `remove_process_set`.
+        shape: what it is about (see `Request.shape`).
+
+    Raises:
+        HorovodInternalError: the ranks do not ask for the same.
+    """
+    running = require_running()
+    request = Request(name=name, kind=kind, dtype="uint8", shape=tuple(shape))
+    nothing = torch.empty(0, dtype=torch.uint8)
+    entry = Entry(request, nothing, nothing, Handle(_extra), recorder.now_ns())
+    return synchronize(_submit(running, [entry], waits=True))
 
 
 def poll(handle: int) -> bool:
@@ -229,7 +300,7 @@ def poll(handle: int) -> bool:
     Raises:
         ValueError: there is no such operation.
     """
-    return _handles.get(handle).done
+    return _get_handle(handle).done
 
 
 def synchronize(handle: int) -> Any:
@@ -239,18 +310,20 @@ def synchronize(handle: int) -> Any:
         ValueError: there is no such operation.
         HorovodInternalError: it failed, on all ranks.
     """
-    operation = _handles.get(handle)
-    running = engine.current()
-    if running is not None:
-        running.wait([operation])
-    _handles.remove(handle)
+    operation = _get_handle(handle)
+    if operation.remaining:
+        running = engine.current()
+        if running is not None:
+            running.wait([operation])
+    del _handles[handle]
+    entries, operation.entries = operation.entries, ()  # the entries point back: let go of the tensors now
     if operation.error is not None:
         raise HorovodInternalError(operation.error)
-    return operation.to_result(operation.entries)
+    return operation.to_result(entries)
 
 
 def wait_for_all(handles: Sequence[int]) -> None:
     """Wait for several operations as one; their results and errors come from `synchronize`."""
     running = engine.current()
     if running is not None:
-        running.wait([_handles.get(handle) for handle in handles])
+        running.wait([_get_handle(handle) for handle in handles])

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 
 from ..operations import ReduceOp
+from .base import Place
 
-_OPERATIONS: Final[dict[ReduceOp, Any]] = {
+REDUCE_OPS: Final[dict[ReduceOp, Any]] = {
     ReduceOp.SUM: dist.ReduceOp.SUM,
     ReduceOp.MIN: dist.ReduceOp.MIN,
     ReduceOp.MAX: dist.ReduceOp.MAX,
@@ -26,54 +26,39 @@ class GlooTransport:
 
     name = "gloo"
 
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        size: int,
-        *,
-        timeout_s: float,
-        interface: str = "",
-        loopback: bool = False,
-    ) -> None:
+    def __init__(self, place: Place) -> None:
         """Connect to the other ranks.
 
-        Args:
-            rank: rank within the group.
-            timeout_s: for connecting, and for a collective in which a peer makes no progress.
-            interface: network interface to use, "" for the one of the host's name.
-            loopback: all ranks are on this host, so that nothing has to listen on a network.
+        Raises:
+            RuntimeError: they cannot be reached.
         """
         group: Any = dist.ProcessGroupGloo
         options = group._Options()  # noqa: SLF001  the public constructor cannot choose the interface
-        options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001
-        if interface:
-            options._devices = [group.create_device(interface=interface)]  # noqa: SLF001
-        elif loopback:
+        options._timeout = timedelta(seconds=place.timeout_s)  # noqa: SLF001
+        if place.interface:
+            options._devices = [group.create_device(interface=place.interface)]  # noqa: SLF001
+        elif place.loopback:
             options._devices = [group.create_device(hostname="127.0.0.1")]  # noqa: SLF001
         else:
             options._devices = [group.create_default_device()]  # noqa: SLF001
-        self._size = size
-        self._group: Any = group(store, rank, size, options)
+        self._rank = place.rank
+        self._group: Any = group(place.store, place.rank, place.size, options)
 
     def allreduce(self, buffer: torch.Tensor, op: ReduceOp) -> None:
         """See `Transport`."""
         options = dist.AllreduceOptions()
-        options.reduceOp = _OPERATIONS[op]
+        options.reduceOp = REDUCE_OPS[op]
         self._group.allreduce([buffer], options).wait()
 
     def allgather(self, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
         """See `Transport`.  Gloo gathers equal sizes only, so unequal ones are broadcast one by one."""
         if len({output.numel() for output in outputs}) == 1:
             if source.numel():
-                flat = [output.view(-1) for output in outputs]
-                self._group.allgather([flat], [source.reshape(-1)]).wait()
+                self._group.allgather([list(outputs)], [source]).wait()
             return
-        rank = self._group.rank()
-        outputs[rank].copy_(source.view_as(outputs[rank]))
+        outputs[self._rank].copy_(source)
         for root, output in enumerate(outputs):
-            if output.numel():
-                self.broadcast(output, root)
+            self.broadcast(output, root)
 
     def broadcast(self, buffer: torch.Tensor, root: int) -> None:
         """See `Transport`."""
@@ -83,6 +68,24 @@ class GlooTransport:
             options.rootTensor = 0
             self._group.broadcast([buffer], options).wait()
 
+    def alltoall(
+        self, output: torch.Tensor, source: torch.Tensor, received: Sequence[int], sent: Sequence[int]
+    ) -> None:
+        """See `Transport`."""
+        options = dist.AllToAllOptions()
+        self._group.alltoall_base(output, source, list(received), list(sent), options).wait()
+
+    def reducescatter(self, output: torch.Tensor, source: torch.Tensor, counts: Sequence[int]) -> None:
+        """See `Transport`.  Gloo's own takes equal pieces only, and is an allreduce as well."""
+        self.allreduce(source, ReduceOp.SUM)
+        output.copy_(source[sum(counts[: self._rank]) :][: output.numel()])
+
     def close(self) -> None:
         """See `Transport`."""
+        self._group = None
+
+    def abort(self) -> None:
+        """See `Transport`."""
+        if self._group is not None:
+            self._group.abort()
         self._group = None

@@ -1,15 +1,17 @@
 """The negotiation, replayed without sockets."""
 
 import random
+from array import array
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tlkit.runtime.control import bits
 from tlkit.runtime.control.coordinator import Coordinator
 from tlkit.runtime.control.member import Member
-from tlkit.runtime.control.messages import Ready, Request, Work
+from tlkit.runtime.control.messages import Ready, Request, Resend, Work, from_ranges, to_ranges
 from tlkit.runtime.errors import HorovodInternalError
 from tlkit.runtime.work import Entry, Handle
 
@@ -33,23 +35,39 @@ def coordinator(size: int = 2, capacity: int = 1024, threshold: int = 1 << 20) -
 
 def ask(name: str, at_ns: int, **changes: object) -> Ready:
     """A message that asks for one tensor in full."""
-    return Ready([request(name, **changes)], [at_ns], [], [])
+    return ready([request(name, **changes)], [at_ns])
+
+
+def ready(requests: list[Request], times_ns: list[int]) -> Ready:
+    """A message that asks for tensors in full."""
+    return Ready(requests, {}, array("q", times_ns).tobytes())
+
+
+def tell(mind: Coordinator, rank: int, message: Ready, offset_ns: int = 0) -> list[Resend]:
+    """Deliver a message."""
+    return mind.receive(rank, message, offset_ns, 0)
+
+
+def take(mind: Coordinator) -> Work | None:
+    """What the coordinator would send to a rank that is in every process set."""
+    orders = mind.take()
+    return None if orders is None else Work([response for _, response in orders.responses], orders.forgotten)
 
 
 def test_nothing_is_done_before_all_ranks_have_asked() -> None:
     """One rank alone gets no answer."""
     mind = coordinator()
-    mind.receive(0, ask("a", 1), 0)
+    tell(mind, 0, ask("a", 1))
 
-    assert mind.take() is None
+    assert take(mind) is None
 
 
 def test_arrivals_are_on_the_coordinators_clock() -> None:
     """Each rank's time is shifted by its offset, and a batch has the latest time of its tensors."""
     mind = coordinator()
-    mind.receive(0, Ready([request("a"), request("b")], [10, 30], [], []), 0)
-    mind.receive(1, Ready([request("b"), request("a")], [1005, 1001], [], []), -900)
-    work = mind.take()
+    tell(mind, 0, ready([request("a"), request("b")], [10, 30]))
+    tell(mind, 1, ready([request("b"), request("a")], [1005, 1001]), -900)
+    work = take(mind)
 
     assert work is not None
     assert [response.arrivals_ns for response in work.responses] == [[30, 105]]
@@ -62,11 +80,11 @@ def test_the_second_time_ids_are_enough() -> None:
     for repetition in range(3):
         for rank, member in enumerate(members):
             member.submit([entry("a"), entry("b")])
-            ready = member.collect()
-            assert ready is not None
-            assert len(ready.fresh) == (2 if repetition == 0 else 0)
-            mind.receive(rank, ready, 0)
-        work = mind.take()
+            message = member.collect()
+            assert message is not None
+            assert len(message.fresh) == (2 if repetition == 0 else 0)
+            tell(mind, rank, message)
+        work = take(mind)
         assert work is not None
         assert [response.names for response in work.responses] == [["a", "b"] if repetition == 0 else []]
         for member in members:
@@ -78,9 +96,9 @@ def test_a_changed_shape_is_negotiated_anew() -> None:
     """An allgather whose length changes on one rank is answered with the new sizes."""
     mind = coordinator()
     for length in (3, 5):
-        mind.receive(0, ask("g", 0, kind="allgather", shape=(2, 7)), 0)
-        mind.receive(1, ask("g", 0, kind="allgather", shape=(length, 7)), 0)
-        work = mind.take()
+        tell(mind, 0, ask("g", 0, kind="allgather", shape=(2, 7)))
+        tell(mind, 1, ask("g", 0, kind="allgather", shape=(length, 7)))
+        work = take(mind)
         assert work is not None
         assert work.responses[0].sizes == [[2, length]]
         assert work.responses[0].names == ["g"]
@@ -99,9 +117,9 @@ def test_a_changed_shape_is_negotiated_anew() -> None:
 def test_disagreement_is_an_error_that_names_the_ranks(changes: dict[str, object], message: str) -> None:
     """Horovod's sentence, and who it is about."""
     mind = coordinator()
-    mind.receive(0, ask("a", 0), 0)
-    mind.receive(1, ask("a", 0, **changes), 0)
-    work = mind.take()
+    tell(mind, 0, ask("a", 0))
+    tell(mind, 1, ask("a", 0, **changes))
+    work = take(mind)
 
     assert work is not None
     assert message in work.responses[0].error
@@ -112,12 +130,12 @@ def test_disagreement_is_an_error_that_names_the_ranks(changes: dict[str, object
 def test_an_error_does_not_stop_what_follows() -> None:
     """The same name works the next time."""
     mind = coordinator()
-    mind.receive(0, ask("a", 0), 0)
-    mind.receive(1, ask("a", 0, shape=(3,)), 0)
-    mind.take()
-    mind.receive(0, ask("a", 0), 0)
-    mind.receive(1, ask("a", 0), 0)
-    work = mind.take()
+    tell(mind, 0, ask("a", 0))
+    tell(mind, 1, ask("a", 0, shape=(3,)))
+    take(mind)
+    tell(mind, 0, ask("a", 0))
+    tell(mind, 1, ask("a", 0))
+    work = take(mind)
 
     assert work is not None
     assert not work.responses[0].error
@@ -147,7 +165,7 @@ def test_after_the_end_nothing_is_taken() -> None:
 def test_a_stalled_tensor_names_who_is_missing() -> None:
     """Only what waits for long enough counts."""
     mind = coordinator(size=3)
-    mind.receive(1, ask("a", 1_000), 0)
+    mind.receive(1, ask("a", 1_000), 0, 1_000)
 
     (stalled,) = mind.find_stalled(now_ns=10_000, longer_than_ns=5_000)
     assert (stalled.name, stalled.missing_ranks) == ("a", (0, 2))
@@ -155,18 +173,18 @@ def test_a_stalled_tensor_names_who_is_missing() -> None:
 
 
 def _deliver(mind: Coordinator, members: list[Member], rank: int) -> None:
-    ready = members[rank].collect()
-    while ready is not None:
-        unknown = mind.receive(rank, ready, 0)
-        members[rank].repeat(unknown)
-        ready = members[rank].collect()
+    message = members[rank].collect()
+    while message is not None:
+        for resend in tell(mind, rank, message):
+            members[rank].repeat(resend.process_set, resend.ids)
+        message = members[rank].collect()
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 4),
     st.integers(0, 6),
-    st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), max_size=6),
+    st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8), max_size=8),
     st.randoms(use_true_random=False),
 )
 def test_any_order_of_submission_is_executed_completely_and_alike(
@@ -177,15 +195,16 @@ def test_any_order_of_submission_is_executed_completely_and_alike(
     members = [Member() for _ in range(size)]
     executed: list[list[str]] = [[] for _ in range(size)]
     delayed: list[list[Work]] = [[] for _ in range(size)]
-    for step in steps:
+    for step_number, step in enumerate(steps):
         for rank, member in enumerate(members):
             for name in chance.sample(step, len(step)):
-                member.submit([entry(name)])
+                # Now and then all ranks ask for something else under the same name.
+                member.submit([entry(name, priority=chance.choice([0, 0, 1]), shape=(4 + step_number % 2,))])
                 if chance.random() < 0.5:
                     _deliver(mind, members, rank)
         for rank in chance.sample(range(size), size):
             _deliver(mind, members, rank)
-            work = mind.take()
+            work = take(mind)
             if work is not None:
                 for queue in delayed:
                     queue.append(work)
@@ -199,3 +218,113 @@ def test_any_order_of_submission_is_executed_completely_and_alike(
 
     assert all(order == executed[0] for order in executed)
     assert sorted(executed[0]) == sorted(name for step in steps for name in step)
+
+
+def test_a_known_tensor_that_stalls_is_found_too() -> None:
+    """Ids hide nothing from the stall check, which notices what it sees twice."""
+    mind, members = coordinator(), [Member(), Member()]
+    for rank, member in enumerate(members):
+        member.submit([entry("a")])
+        _deliver(mind, members, rank)
+    work = take(mind)
+    assert work is not None
+    for member in members:
+        member.receive(work)
+    members[0].submit([entry("a")])
+    _deliver(mind, members, 0)
+
+    assert mind.find_stalled(now_ns=1_000, longer_than_ns=100) == []
+    (stalled,) = mind.find_stalled(now_ns=2_000, longer_than_ns=100)
+    assert (stalled.name, stalled.missing_ranks, stalled.waiting_ns) == ("a", (1,), 1_000)
+
+
+def _absent(asked: Request) -> Entry:
+    return entry(asked.name)
+
+
+def test_a_rank_that_has_joined_brings_zeros_and_the_last_one_ends_it() -> None:
+    """Known and new tensors alike; a gather fails; afterwards everything is as before."""
+    mind, members = coordinator(), [Member(_absent), Member(_absent)]
+
+    def exchange(*asked: tuple[int, Entry]) -> list[list[tuple[str, str]]]:
+        for rank, each in asked:
+            members[rank].submit([each])
+            _deliver(mind, members, rank)
+        work = take(mind)
+        assert work is not None
+        return [
+            [(each.request.name, response.error) for response, entries in member.receive(work) for each in entries]
+            for member in members
+        ]
+
+    assert exchange((0, entry("a")), (1, entry("a"))) == [[("a", "")]] * 2
+    members[0].submit([entry("a")])
+    _deliver(mind, members, 0)
+    assert exchange((1, entry("join.noname", kind="join"))) == [[("a", "")], [("a", "")]]
+    assert exchange((0, entry("new"))) == [[("new", "")], [("new", "")]]
+    (mine, theirs) = exchange((0, entry("g", kind="allgather")))
+    assert "Allgather is not supported with Join at this time." in mine[0][1]
+    assert theirs == []
+    assert exchange((0, entry("join.noname", kind="join"))) == [[("join.noname", "")]] * 2
+    assert exchange((0, entry("a")), (1, entry("a"))) == [[("a", "")]] * 2
+
+
+def test_higher_priority_goes_first() -> None:
+    """Among what is ready, whatever the order in which it became so."""
+    mind = coordinator(threshold=0)
+    for rank in (0, 1):
+        tell(
+            mind,
+            rank,
+            ready([request("late", priority=1), request("early", priority=5), request("mid", priority=3)], [0] * 3),
+        )
+    work = take(mind)
+
+    assert work is not None
+    assert [response.names for response in work.responses] == [["early"], ["mid"], ["late"]]
+
+
+def test_process_sets_come_and_go_by_agreement() -> None:
+    """A new set gets the lowest free id; what waits in a removed one fails; ranks that differ get an error."""
+    mind = coordinator(size=3)
+    for rank in range(3):
+        tell(mind, rank, ready([request("process_set", kind="add_process_set", dtype="uint8", shape=(0, 1))], [0]))
+    work = take(mind)
+    assert work is not None
+    assert work.responses[0].sizes == [[1]]
+    tell(mind, 0, ready([request("a", process_set=1)], [0]))
+    with pytest.raises(ValueError, match="rank 2 is not in process set 1"):
+        tell(mind, 2, ready([request("a", process_set=1)], [0]))
+    for rank in range(3):
+        tell(mind, rank, ready([request("process_set", kind="remove_process_set", dtype="uint8", shape=(1,))], [0]))
+    orders = mind.take()
+    assert orders is not None
+    assert [(ranks, response.error) for ranks, response in orders.responses] == [
+        ((0, 1), "Process set has been removed"),
+        ((0, 1, 2), ""),
+    ]
+    for rank in range(3):
+        shape = (0, 1) if rank else (0, 2)
+        tell(mind, rank, ready([request("process_set", kind="add_process_set", dtype="uint8", shape=shape)], [0]))
+    work = take(mind)
+    assert work is not None
+    assert "Mismatched process sets" in work.responses[0].error
+
+
+@given(st.lists(st.sets(st.integers(0, 40)), max_size=9))
+def test_a_tally_counts(sets: list[set[int]]) -> None:
+    """Against a counter that counts one by one."""
+    tally = bits.Tally()
+    for each in sets:
+        tally.add(bits.of(each))
+    counts = {number: sum(number in each for each in sets) for number in range(41)}
+
+    for wanted in range(1, 10):
+        assert list(bits.members(tally.equal_to(wanted))) == [number for number in counts if counts[number] == wanted]
+    assert list(bits.members(tally.positive())) == [number for number in counts if counts[number]]
+
+
+@given(st.lists(st.integers(0, 60), unique=True))
+def test_ranges_are_ids(ids: list[int]) -> None:
+    """Written and read again in the same order."""
+    assert from_ranges(to_ranges(ids)) == ids

@@ -1,0 +1,335 @@
+"""Tensors that were negotiated before, and which ranks have asked for them again.
+
+Ranks name such a tensor by its id.  Who has asked is kept as sets of ids (`bits.py`), bit k for id `base + k`, so that a message
+costs a few operations on integers, however many tensors it is about.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ..fusion import Negotiated, fuse
+from . import bits
+from .messages import Request, to_ranges
+
+#: Plans that are kept; a training repeats a few, and one that never repeats must not fill the memory.
+_MOST_PLANS: Final = 256
+
+#: Ids may spread over this many times the capacity before the oldest are forgotten.
+_SPREAD: Final = 4
+
+Asked = tuple[int, Request, int]
+"""A rank, what it asks for, and when it did (0 if it does not say)."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A tensor that was negotiated before."""
+
+    id: int
+    name: str
+    requests: dict[int, Request]
+    """As each rank asked; equal requests are one object."""
+    negotiated: Negotiated
+
+
+@dataclass(slots=True)
+class KnownBatch:
+    """Tensors that travel together whenever the same set of ids is ready."""
+
+    ids: list[int]
+    ranges: list[int]
+    """The same, as `to_ranges` writes them."""
+    tensors: list[Negotiated]
+
+
+class KnownTensors:
+    """The tensors of one process set that have an id."""
+
+    def __init__(self, ranks: Sequence[int], capacity: int) -> None:
+        """Begin with none.
+
+        Args:
+            ranks: global ranks of the process set.
+            capacity: how many tensors may have an id.
+        """
+        self._ranks = tuple(ranks)
+        self._row = {rank: row for row, rank in enumerate(self._ranks)}
+        self.capacity = capacity
+        self._known: dict[int, _Known] = {}
+        self._id_of: dict[str, int] = {}
+        self._next_id = 0
+        self._base = 0
+        self._valid = 0
+        self._used = 0
+        self._forgotten: list[int] = []
+        # A rank asks once for every time that the tensor is executed, so it has asked if the two parities differ.
+        self._asked_parity = [0] * len(self._ranks)
+        self._done_parity = 0
+        self._tally = bits.Tally()
+        self._slow = 0
+        """Tensors that are being negotiated anew: requests for them are not counted here."""
+        self._ready = 0
+        self.ready_nbytes = 0
+        self._nbytes_of: dict[int, int] = {}
+        self._plans: dict[int, list[KnownBatch]] = {}
+        self._times: np.ndarray | None = None
+        self._waiting_since: dict[int, int] = {}
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether all ranks have asked for some tensor."""
+        return bool(self._ready)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no rank waits for any of them."""
+        return not self._ready and not self._tally.positive()
+
+    # Asking.
+
+    def ask(self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None) -> tuple[list[int], list[Asked]]:
+        """`rank` asks for tensors by id.
+
+        Args:
+            ranges: the ids (see `to_ranges`).
+            times_ns: when each was submitted, on the coordinator's clock; None if the rank does not say.
+
+        Returns:
+            Ids that are not known any more, and requests for tensors that are being negotiated anew.
+
+        Raises:
+            ValueError: the rank asks for what it has asked for already.
+        """
+        row = self._row[rank]
+        unknown: list[int] = []
+        if any(start < self._base for start in ranges[::2]):
+            ranges, times_ns, unknown = _cut(ranges, times_ns, lambda number: number >= self._base)
+        asked = bits.of_ranges(ranges, self._base)
+        if asked & ~self._valid:
+            ranges, times_ns, more = _cut(
+                ranges, times_ns, lambda number: bool(self._valid >> (number - self._base) & 1)
+            )
+            unknown += more
+            asked &= self._valid
+        if times_ns is not None or self._times is not None:
+            self._note_times(row, ranges, times_ns)
+        slow = asked & self._slow
+        renegotiated = [self._asked(rank, offset) for offset in bits.members(slow)]
+        asked &= ~slow
+        if asked & (self._asked_parity[row] ^ self._done_parity):
+            raise ValueError(f"rank {rank} asks twice for the same tensor")
+        self._asked_parity[row] ^= asked
+        self._tally.add(asked)
+        complete = self._tally.equal_to(len(self._ranks))
+        if complete:
+            self._tally.clear(complete)
+            self._done_parity ^= complete
+            self._used |= complete
+            self._ready |= complete
+            self.ready_nbytes += self._count_nbytes(complete)
+        return unknown, renegotiated
+
+    def _asked(self, rank: int, offset: int) -> Asked:
+        at_ns = 0 if self._times is None else int(self._times[self._row[rank], offset])
+        return rank, self._known[self._base + offset].requests[rank], at_ns
+
+    def _note_times(self, row: int, ranges: Sequence[int], times_ns: np.ndarray | None) -> None:
+        width = self._next_id - self._base
+        if self._times is None or self._times.shape[1] < width:
+            grown = np.zeros((len(self._ranks), max(64, 2 * width)), np.int64)
+            if self._times is not None:
+                grown[:, : self._times.shape[1]] = self._times
+            self._times = grown
+        position = 0
+        for start, count in zip(ranges[::2], ranges[1::2], strict=True):
+            first = start - self._base
+            told = 0 if times_ns is None else times_ns[position : position + count]
+            self._times[row, first : first + count] = told
+            position += count
+
+    def _count_nbytes(self, ids: int) -> int:
+        nbytes = self._nbytes_of.get(ids)
+        if nbytes is None:
+            if len(self._nbytes_of) >= _MOST_PLANS:
+                self._nbytes_of.clear()
+            nbytes = sum(self._known[self._base + offset].negotiated.nbytes for offset in bits.members(ids))
+            self._nbytes_of[ids] = nbytes
+        return nbytes
+
+    # Negotiating anew.
+
+    def renegotiate(self, name: str) -> list[Asked]:
+        """A rank describes a tensor differently, or for the first time: hand out what ranks have asked for by its id."""
+        number = self._id_of.get(name)
+        if number is None or self._slow >> (number - self._base) & 1:
+            return []
+        return self._hand_out(1 << (number - self._base))
+
+    def renegotiate_all(self) -> list[Asked]:
+        """Hand out everything that ranks have asked for, and from now on what they ask for, until `settle_all`."""
+        return self._hand_out(self._valid & ~self._slow)
+
+    def _hand_out(self, ids: int) -> list[Asked]:
+        self._slow |= ids
+        waiting = self._tally.positive() & ids
+        self._tally.clear(waiting)
+        asked = []
+        for offset in bits.members(waiting):
+            bit = 1 << offset
+            for row, rank in enumerate(self._ranks):
+                if (self._asked_parity[row] ^ self._done_parity) & bit:
+                    self._asked_parity[row] ^= bit
+                    asked.append(self._asked(rank, offset))
+        return asked
+
+    def settle(self, name: str) -> None:
+        """The tensor was negotiated anew: its id counts again."""
+        number = self._id_of.get(name)
+        if number is not None:
+            self._slow &= ~(1 << (number - self._base))
+
+    def settle_all(self) -> None:
+        """All ids count again."""
+        self._slow = 0
+
+    # Knowing.
+
+    def number(self, name: str) -> int:
+        """The id of a tensor, a new one if it has none; -1 if there shall be none."""
+        if not self.capacity:
+            return -1
+        known_id = self._id_of.get(name)
+        if known_id is None:
+            self._make_room()
+            known_id = self._id_of[name] = self._next_id
+            self._next_id += 1
+        return known_id
+
+    def learn(self, negotiated: Negotiated, requests: dict[int, Request]) -> None:
+        """Remember what the ranks asked for under the id of `negotiated`."""
+        number = negotiated.id
+        self._known[number] = _Known(number, negotiated.request.name, dict(requests), negotiated)
+        bit = 1 << (number - self._base)
+        self._valid |= bit
+        self._used |= bit
+        self._plans.clear()
+        self._nbytes_of.clear()
+
+    def _make_room(self) -> None:
+        """Forget tensors if there are too many: those not asked for since the last time, else the oldest."""
+        if len(self._known) >= self.capacity:
+            idle = self._valid & ~self._busy()
+            self._forget(idle & ~self._used or idle & -idle)
+            self._used = 0
+        width = self._next_id - self._base
+        if width >= _SPREAD * max(self.capacity, 64):
+            # What keeps the window open is a few old tensors: they can be described again.
+            self._forget(self._valid & ((1 << (width // 2)) - 1) & ~self._busy())
+            held = self._valid | self._busy()
+            self._move_window((held & -held).bit_length() - 1 if held else width)
+
+    def _busy(self) -> int:
+        return self._tally.positive() | self._slow | self._ready
+
+    def _forget(self, ids: int) -> None:
+        for offset in bits.members(ids):
+            known = self._known.pop(self._base + offset)
+            del self._id_of[known.name]
+            self._forgotten.append(known.id)
+        self._valid &= ~ids
+        # A tensor that comes again gets another id, so what was said of this one does not matter any more.
+        self._asked_parity = [parity & ~ids for parity in self._asked_parity]
+        self._done_parity &= ~ids
+        self._plans.clear()
+        self._nbytes_of.clear()
+
+    def _move_window(self, count: int) -> None:
+        self._base += count
+        self._valid >>= count
+        self._used >>= count
+        self._slow >>= count
+        self._ready >>= count
+        self._done_parity >>= count
+        self._asked_parity = [parity >> count for parity in self._asked_parity]
+        self._tally.drop_lowest(count)
+        self._times = None if self._times is None else np.ascontiguousarray(self._times[:, count:])
+        self._plans.clear()
+        self._nbytes_of.clear()
+
+    def take_forgotten(self) -> list[int]:
+        """Ids that were forgotten since the last call."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
+    # Answering.
+
+    def take(self, threshold_nbytes: int) -> list[KnownBatch]:
+        """What all ranks have asked for, fused."""
+        ready, self._ready, self.ready_nbytes = self._ready, 0, 0
+        if not ready:
+            return []
+        plan = self._plans.get(ready)
+        if plan is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[ready] = list(self._plan(ready, threshold_nbytes))
+        return plan
+
+    def _plan(self, ready: int, threshold_nbytes: int) -> Iterator[KnownBatch]:
+        tensors = [self._known[self._base + offset].negotiated for offset in bits.members(ready)]
+        for batch in fuse(by_priority(tensors), threshold_nbytes):
+            ids = [tensor.id for tensor in batch]
+            yield KnownBatch(ids, to_ranges(ids), batch)
+
+    def forget_plans(self) -> None:
+        """Fuse anew, since the threshold has changed."""
+        self._plans.clear()
+
+    def arrivals_ns(self, batch: KnownBatch) -> list[int]:
+        """When each rank had asked for the last tensor of a batch; empty if some rank does not say."""
+        if self._times is None:
+            return []
+        told = self._times[:, [number - self._base for number in batch.ids]]
+        return told.max(axis=1).tolist() if told.all() else []
+
+    # Stalls.
+
+    def find_waiting(self, now_ns: int) -> list[tuple[str, int, list[int]]]:
+        """Tensors that some rank waits for: name, since when as far as earlier calls have noticed, and the missing ranks."""
+        found = []
+        since = {}
+        for offset in bits.members(self._tally.positive()):
+            # A tensor that was executed in between waits anew; the parity of its executions tells.
+            key = (self._base + offset) * 2 + (self._done_parity >> offset & 1)
+            since[key] = self._waiting_since.get(key, now_ns)
+            missing = [
+                rank
+                for row, rank in enumerate(self._ranks)
+                if not (self._asked_parity[row] ^ self._done_parity) >> offset & 1
+            ]
+            found.append((self._known[self._base + offset].name, since[key], missing))
+        self._waiting_since = since
+        return found
+
+
+def _cut(
+    ranges: Sequence[int], times_ns: np.ndarray | None, keep: Callable[[int], bool]
+) -> tuple[list[int], np.ndarray | None, list[int]]:
+    """Leave out the ids that are not to be kept; returns what is left, and those."""
+    ids = [
+        number for start, count in zip(ranges[::2], ranges[1::2], strict=True) for number in range(start, start + count)
+    ]
+    kept = [keep(number) for number in ids]
+    left = to_ranges([number for number, good in zip(ids, kept, strict=True) if good])
+    dropped = [number for number, good in zip(ids, kept, strict=True) if not good]
+    return left, None if times_ns is None else times_ns[np.array(kept, bool)], dropped
+
+
+def by_priority(tensors: list[Negotiated]) -> list[Negotiated]:
+    """Higher priority first; among equals the order stays."""
+    if all(tensor.request.priority == tensors[0].request.priority for tensor in tensors):
+        return tensors
+    return sorted(tensors, key=lambda tensor: -tensor.request.priority)
