@@ -156,11 +156,12 @@ class Engine:
 
     # Operations.
 
-    def submit(self, entries: list[Entry], *, waits: bool = False) -> None:
+    def submit(self, entries: list[Entry], *, waits: bool = False, hurry: bool = False) -> None:
         """Hand tensors of one handle to the runtime, all or none.
 
         Args:
             waits: whether the caller waits for them at once.
+            hurry: whether they are said without waiting for others to come along.
 
         Raises:
             ValueError: a tensor of the same name is in flight.
@@ -187,7 +188,7 @@ class Engine:
         handle = entries[0].handle
         handle.entries = entries
         handle.remaining = len(entries)
-        self.control.submit(entries, waits=waits)
+        self.control.submit(entries, waits=waits, hurry=hurry)
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """Block until all `handles` are done.  Errors stay in the handles."""

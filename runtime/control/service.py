@@ -45,6 +45,10 @@ MOST_QUEUED: Final = 2
 
 CLOCK_INTERVAL_S: Final = 60.0
 
+#: How long a training that waits looks for an answer before it goes to sleep.  To be woken takes about as long as an answer
+#: takes to come when all ranks are there; the cores are idle then.
+SPIN_NS: Final = 50_000
+
 #: How long a thread waits before it looks again whether it can take over the sockets; doubles up to the second.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.05
 
@@ -116,13 +120,16 @@ class ControlPlane:
         self._executor.start()
         self._thread.start()
 
-    def submit(self, entries: list[Entry], *, waits: bool = False) -> None:
+    def submit(self, entries: list[Entry], *, waits: bool = False, hurry: bool = False) -> None:
         """Submit tensors, all or none (see `Member.submit`).
 
         Args:
             waits: whether the caller is going to `wait` for them at once, and will say them itself.
+            hurry: whether they are said without waiting for others to come along.
         """
         self.member.submit(entries)
+        if hurry:
+            self._due_ns = 1
         if not self._notified and not waits:
             self._notified = True
             self._sources.wake_thread()
@@ -206,7 +213,7 @@ class ControlPlane:
                 self._tick()
                 if not handle.remaining or executor.can_help:
                     break
-                self._serve(self._timeout_s())
+                self._serve(self._timeout_s(), SPIN_NS)
         except Exception as error:  # as above
             self._broken(error)
         finally:
@@ -228,9 +235,9 @@ class ControlPlane:
             or (self._coordinator is not None and not self._coordinator.is_idle)
         )
 
-    def _serve(self, timeout_s: float | None) -> None:
+    def _serve(self, timeout_s: float | None, spin_ns: int = 0) -> None:
         """Wait for messages for as long as `timeout_s`, and handle what has come."""
-        for descriptor in self._sources.readable(timeout_s):
+        for descriptor in self._sources.readable(timeout_s, spin_ns):
             self._receive(descriptor)
 
     def _broken(self, error: Exception) -> None:

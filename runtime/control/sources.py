@@ -7,6 +7,7 @@ them for the thread meanwhile.  All connections lie behind one descriptor, so th
 import os
 import select
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -38,9 +39,18 @@ class Sources:
             if descriptor == self._thread_alarm:
                 os.eventfd_read(self._thread_alarm)
 
-    def readable(self, timeout_s: float | None) -> Iterator[int]:
-        """Wait for connections; yields the descriptors of those that have something."""
-        for descriptor, _ in self._connections.poll(timeout_s):
+    def readable(self, timeout_s: float | None, spin_ns: int = 0) -> Iterator[int]:
+        """Wait for connections; yields the descriptors of those that have something.
+
+        Args:
+            spin_ns: how long to look again and again before going to sleep.
+        """
+        ready = self._connections.poll(0) if spin_ns else []
+        if spin_ns and not ready:
+            give_up_ns = time.monotonic_ns() + spin_ns
+            while not ready and time.monotonic_ns() < give_up_ns:
+                ready = self._connections.poll(0)
+        for descriptor, _ in ready or self._connections.poll(timeout_s):
             if descriptor == self._driver_alarm:
                 os.eventfd_read(self._driver_alarm)
             else:

@@ -11,21 +11,12 @@ from .. import instrument
 from ..process_sets import ProcessSet, global_process_set
 from .basics import size
 from .compression import Compression
-from .mpi_ops import (
-    Average,
-    allgather_async,
-    allreduce_async_,
-    grouped_allreduce_async_,
-)
-from .submission import synchronize, wait_for_all
+from .operands import Average
+from .reduction import Reduction, resolve_groups
 
 _ZERO_GRAD: Final = (
     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "
     "This is prohibited as it can cause a race condition."
-)
-_TOO_MANY_BACKWARDS: Final = (
-    "Gradients were computed more than backward_passes_per_step times before call to step(). "
-    "Increase backward_passes_per_step to accumulate gradients locally."
 )
 _TWICE: Final = (
     "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
@@ -33,154 +24,12 @@ _TWICE: Final = (
     "optimizer.synchronize() in your code."
 )
 
-Finish = Callable[[], None]
-"""Puts the reduced values of a parameter or group into `.grad`."""
-
-
-class _Reduction:
-    """The reductions of one optimizer: which gradient is under way, which is due."""
-
-    def __init__(
-        self,
-        names: dict[torch.Tensor, str],
-        *,
-        compression: Any,
-        passes: int,
-        op: int,
-        predivide_factor: float,
-        groups: list[list[torch.Tensor]],
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
-    ) -> None:
-        self.names = names
-        self.compression = compression
-        self.passes = passes
-        self.op = op
-        self.scales = (1.0 / predivide_factor, predivide_factor) if op == Average else (1.0, 1.0)
-        self.sparse_as_dense = sparse_as_dense
-        self.process_set = process_set
-        self.delay = dict.fromkeys(names, passes)
-        self.under_way: dict[torch.Tensor, tuple[list[int], Finish]] = {}
-        self.group_of = {parameter: group for group in groups for parameter in group}
-
-    def gradient_is_ready(self, parameter: torch.Tensor) -> None:
-        """A backward pass has accumulated into `parameter.grad`."""
-        if parameter in self.under_way or self.delay[parameter] <= 0:
-            raise AssertionError(_TOO_MANY_BACKWARDS)
-        self.delay[parameter] -= 1
-        if self.delay[parameter] == 0:
-            self.start(parameter)
-
-    def start(self, parameter: torch.Tensor) -> None:
-        """Start to reduce a gradient, or its group if it is the last of it."""
-        group = self.group_of.get(parameter)
-        if group is None:
-            self.under_way[parameter] = self._start_single(parameter)
-        elif all(self.delay[member] == 0 for member in group):
-            self._start_group(group)
-
-    def start_missing(self) -> None:
-        """Start what backward did not reach: a parameter that was not used counts as zeros."""
-        for parameter in self.names:
-            if parameter in self.under_way:
-                continue
-            self.delay[parameter] = 0
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            self.start(parameter)
-
-    def _start_single(self, parameter: torch.Tensor) -> tuple[list[int], Finish]:
-        name, gradient = self.names[parameter], parameter.grad
-        assert gradient is not None
-        if gradient.is_sparse:
-            if not self.sparse_as_dense:
-                return self._start_sparse(parameter, gradient, name)
-            gradient = gradient.to_dense()
-        sent, context = self.compression.compress(gradient)
-        sent = sent.contiguous()
-        handle = allreduce_async_(sent, None, name, self.op, *self.scales, process_set=self.process_set)
-
-        def finish() -> None:
-            self._store(parameter, synchronize(handle), context)
-
-        return [handle], finish
-
-    def _start_group(self, group: list[torch.Tensor]) -> None:
-        packed = []
-        for parameter in group:
-            gradient = parameter.grad
-            assert gradient is not None
-            if gradient.is_sparse:
-                gradient = gradient.to_dense()
-            sent, context = self.compression.compress(gradient)
-            packed.append((parameter, sent.contiguous(), context))
-        handle = grouped_allreduce_async_(
-            [sent for _, sent, _ in packed],
-            None,
-            self.names[group[0]],
-            self.op,
-            *self.scales,
-            process_set=self.process_set,
-        )
-
-        def finish() -> None:
-            for (parameter, _, context), reduced in zip(packed, synchronize(handle), strict=True):
-                self._store(parameter, reduced, context)
-
-        for parameter in group:
-            self.under_way[parameter] = ([], lambda: None)
-        self.under_way[group[0]] = ([handle], finish)
-
-    def _start_sparse(self, parameter: torch.Tensor, gradient: torch.Tensor, name: str) -> tuple[list[int], Finish]:
-        """Gather indices and values of all ranks; that is the sum, as a sparse tensor."""
-        coalesced = gradient.coalesce()
-        # The ranks' indices are joined along the first dimension, so each row is one index.
-        indices = coalesced.indices().t().contiguous()
-        handles = [
-            allgather_async(indices, f"{name}.indices", self.process_set),
-            allgather_async(coalesced.values().contiguous(), f"{name}.values", self.process_set),
-        ]
-
-        def finish() -> None:
-            all_indices, all_values = (synchronize(handle) for handle in handles)
-            if self.op == Average:
-                all_values = all_values / (self.process_set.size() or 1)
-            parameter.grad = torch.sparse_coo_tensor(
-                all_indices.t(), all_values, gradient.shape, check_invariants=False
-            )
-
-        return handles, finish
-
-    def _store(self, parameter: torch.Tensor, reduced: torch.Tensor, context: Any) -> None:
-        result = self.compression.decompress(reduced, context)
-        gradient = parameter.grad
-        assert gradient is not None
-        if gradient.is_sparse:
-            parameter.grad = result.to_sparse(gradient.sparse_dim())
-        elif result.data_ptr() != gradient.data_ptr():
-            with torch.no_grad():
-                gradient.copy_(result)
-
-    def finish(self) -> None:
-        """Wait for everything that is under way and put it into the gradients."""
-        started, self.under_way = self.under_way, {}
-        self.delay = dict.fromkeys(self.names, self.passes)
-        wait_for_all([handle for handles, _ in started.values() for handle in handles])
-        for _, finish in started.values():
-            finish()
-
-    def forget(self) -> None:
-        """Drop what is under way, as after loading a state."""
-        if self.under_way:
-            self.finish()
-        self.delay = dict.fromkeys(self.names, self.passes)
-
 
 class _DistributedOptimizer(torch.optim.Optimizer):
     """Mixed in front of the user's optimizer class by `DistributedOptimizer`."""
 
     _tlkit_distributed = True
-    _reduction: _Reduction
+    _reduction: Reduction
     _synchronized: bool
     _should_synchronize: bool
 
@@ -202,7 +51,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced.  A parameter that backward did not reach takes part with zeros."""
-        if size() > 1:
+        if self._reduction.watches:
             self._reduction.start_missing()
             self._reduction.finish()
         self._synchronized = True
@@ -247,7 +96,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             AssertionError: they are being reduced.
         """
-        if self._reduction.under_way:
+        if self._reduction.has_begun:
             raise AssertionError(_ZERO_GRAD)
         super().zero_grad(set_to_none)
 
@@ -296,37 +145,6 @@ def _names(
             + ", ".join(str(id(parameter)) for parameter in unnamed)
         )
     return {parameter: by_parameter[parameter] for parameter in _all_parameters(optimizer)}
-
-
-def _resolve_groups(
-    groups: int | Sequence[Sequence[torch.Tensor]] | None, parameters: list[torch.Tensor]
-) -> list[list[torch.Tensor]]:
-    """Groups of parameters that are reduced together.
-
-    Raises:
-        ValueError: `groups` is neither a positive number nor lists of distinct parameters.
-    """
-    if groups is None:
-        return []
-    if isinstance(groups, int):
-        if groups <= 0:
-            raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
-        count = min(groups, len(parameters))
-        share, extra = divmod(len(parameters), count) if count else (0, 0)
-        cut, first = [], 0
-        for number in range(count):
-            last = first + share + (number < extra)
-            cut.append(parameters[first:last])
-            first = last
-        return cut
-    lists = [list(group) for group in groups]
-    flat = [parameter for group in lists for parameter in group]
-    if any(not isinstance(parameter, torch.Tensor) for parameter in flat):
-        raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
-    if len({id(parameter) for parameter in flat}) < len(flat):
-        raise ValueError("A parameter can only appear once in groups.")
-    known = {id(parameter) for parameter in parameters}
-    return [group for group in ([p for p in group if id(p) in known] for group in lists) if group]
 
 
 def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
@@ -378,19 +196,20 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
     distributed._patch_step_function()  # noqa: SLF001  what Optimizer.__init__ does for a new class
     distributed._synchronized = False  # noqa: SLF001
     distributed._should_synchronize = True  # noqa: SLF001
-    reduction = _Reduction(
+    reduction = Reduction(
         trained,
         compression=compression,
         passes=backward_passes_per_step,
         op=op,
         predivide_factor=gradient_predivide_factor,
-        groups=_resolve_groups(groups, list(trained)),
+        groups=resolve_groups(groups, list(trained)),
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
     )
     distributed._reduction = reduction  # noqa: SLF001
-    if size() > 1:
-        for parameter in trained:
-            register: Any = parameter.register_post_accumulate_grad_hook
-            register(reduction.gradient_is_ready)
+    earlier = getattr(optimizer, "_reduction", None)
+    if isinstance(earlier, Reduction):
+        earlier.unwatch()  # of two wrappers only the outer one may reduce
+    if size() > 1 and process_set.included():
+        reduction.watch()
     return distributed

@@ -277,6 +277,39 @@ def start_plain(
     return number
 
 
+def submit_prepared(requests: Sequence[Request], tensors: Sequence[torch.Tensor]) -> Handle:
+    """Submit flat tensors to be reduced in place, with requests that were made before; returns their handle.
+
+    They are said at once, since whoever has prepared them does not submit others soon.
+    """
+    now_ns = recorder.now_ns()
+    handle = Handle(_outputs)
+    entries = [
+        Entry(request, tensor, tensor, handle, now_ns) for request, tensor in zip(requests, tensors, strict=True)
+    ]
+    if entries:
+        require_running().submit(entries, hurry=True)
+    return handle
+
+
+def check_outcome(handle: Handle) -> None:
+    """Let go of what a handle has held.
+
+    Raises:
+        HorovodInternalError: the operation failed.
+    """
+    handle.entries = ()
+    if handle.error is not None:
+        raise HorovodInternalError(handle.error)
+
+
+def wait_for_handles(handles: Sequence[Handle]) -> None:
+    """Wait for what `submit_prepared` has started."""
+    running = engine.current()
+    if running is not None:
+        running.wait(handles)
+
+
 def agree(kind: str, name: str, shape: Sequence[int] = ()) -> Any:
     """Wait until all ranks of the job ask for the same, and return what the coordinator says to it.
 

@@ -1,0 +1,221 @@
+"""Gradients laid out one behind the other, so that they are reduced where they lie.
+
+A bucket is some parameters of one dtype and device.  When backward has produced the last of its gradients, all of them are
+copied into the bucket's memory and submitted together, each under its own name; the runtime then reduces the memory as it is.
+Afterwards `.grad` is that memory, so nothing is copied back.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+
+from ..control.messages import Request
+from ..dtypes import DTYPE_NAMES
+from ..operations import ReduceOp
+from ..process_sets import ProcessSet, require_id
+from ..work import Handle
+from .submission import check_outcome, submit_prepared
+
+#: Bytes of a bucket.  Smaller ones start earlier, larger ones need fewer collectives.
+BUCKET_NBYTES: Final = 8 * 1024 * 1024
+
+#: Bytes of the bucket that is ready last: nothing is left to hide it behind.
+LAST_BUCKET_NBYTES: Final = 1024 * 1024
+
+#: Elements above which a gradient is scaled while it is copied; smaller ones are cheaper to scale all at once.
+_LARGE_NUMEL: Final = 16 * 1024
+
+
+class Bucket:
+    """Some parameters whose gradients are reduced together."""
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        names: Sequence[str],
+        memory: torch.Tensor,
+        *,
+        op: ReduceOp,
+        predivide_factor: float,
+        priority: int,
+        process_set: ProcessSet,
+    ) -> None:
+        """Lay out the gradients.
+
+        Args:
+            names: of the parameters.
+            memory: flat, as long as all parameters together.
+            predivide_factor: what an average is divided by before the sum, and multiplied by after.
+            priority: of the reduction; higher goes first.
+        """
+        self.parameters = list(parameters)
+        self._process_set = process_set
+        self.launched: Handle | None = None
+        self.remaining = len(self.parameters)
+        size = process_set.size() or 1
+        self._factor, postscale = 1.0, 1.0
+        if op is ReduceOp.AVERAGE:
+            # What can be multiplied while a gradient is copied costs nothing.
+            op = ReduceOp.SUM
+            plain = predivide_factor == 1.0
+            self._factor, postscale = (1.0 / size, 1.0) if plain else (1.0 / predivide_factor, predivide_factor / size)
+        pieces = torch.split(memory, [parameter.numel() for parameter in self.parameters])
+        self._flat = list(pieces)
+        self._slots = [_shaped_like(piece, parameter) for piece, parameter in zip(pieces, self.parameters, strict=True)]
+        self._requests = [
+            Request(
+                name=f"allreduce.{name}",
+                kind="allreduce",
+                dtype=DTYPE_NAMES[parameter.dtype],
+                shape=tuple(parameter.shape),
+                op=int(op),
+                postscale=postscale,
+                process_set=require_id(process_set, "allreduce"),
+                device=parameter.device.type,
+                priority=priority,
+            )
+            for name, parameter in zip(names, self.parameters, strict=True)
+        ]
+        self._kept: list[int] = []
+
+    def launch(self, start_sparse: Callable[[int], bool]) -> None:
+        """Copy the gradients in and start to reduce them.  A parameter without a gradient counts as zeros.
+
+        Args:
+            start_sparse: told the place of a sparse gradient; returns whether it takes care of it.
+        """
+        small_slots, small_gradients = [], []
+        factor = self._factor
+        kept = []
+        with torch.no_grad():
+            for place, parameter in enumerate(self.parameters):
+                gradient, slot = parameter.grad, self._slots[place]
+                if gradient is None:
+                    slot.zero_()
+                elif gradient is slot:
+                    if factor != 1.0:
+                        slot.mul_(factor)
+                elif gradient.layout is not torch.strided:
+                    if start_sparse(place):
+                        continue
+                    slot.copy_(gradient.to_dense()).mul_(factor)
+                elif slot.numel() >= _LARGE_NUMEL and gradient.dtype == slot.dtype:
+                    torch.mul(gradient, factor, out=slot)
+                else:
+                    small_slots.append(slot)
+                    small_gradients.append(gradient)
+                kept.append(place)
+            if small_slots:
+                torch._foreach_copy_(small_slots, small_gradients)
+                if factor != 1.0:
+                    torch._foreach_mul_(small_slots, factor)
+        self._kept = kept
+        self.launched = submit_prepared(
+            [self._requests[place] for place in kept], [self._flat[place] for place in kept]
+        )
+
+    def finish(self) -> None:
+        """Take the reduced gradients.  They have to be there.
+
+        Raises:
+            HorovodInternalError: the reduction failed, on all ranks.
+        """
+        launched, self.launched = self.launched, None
+        self.remaining = len(self.parameters)
+        if launched is not None:
+            check_outcome(launched)
+        for place in self._kept:
+            parameter, slot = self.parameters[place], self._slots[place]
+            gradient = parameter.grad
+            if gradient is slot:
+                continue
+            if gradient is not None and gradient.layout is not torch.strided:
+                parameter.grad = slot.to_sparse(gradient.sparse_dim())
+            else:
+                parameter.grad = slot
+
+
+def _shaped_like(piece: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A piece of memory with the shape and strides of a parameter, which autograd gives to gradients."""
+    return piece.as_strided(parameter.shape, parameter.stride(), piece.storage_offset())
+
+
+def can_be_laid_out(parameter: torch.Tensor) -> bool:
+    """Whether the elements of a parameter fill a piece of memory without gaps or overlaps."""
+    expected = 1
+    for stride, length in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
+        if length != 1 and stride != expected:
+            return False
+        expected *= length
+    return parameter.layout is torch.strided and parameter.numel() > 0 and parameter.dtype in DTYPE_NAMES
+
+
+def lay_out(
+    names: dict[torch.Tensor, str],
+    *,
+    op: ReduceOp,
+    predivide_factor: float,
+    most_nbytes: int,
+    process_set: ProcessSet,
+) -> list[Bucket]:
+    """Put parameters into buckets, which are filled from the last parameter, since backward begins there.
+
+    All buckets of a dtype and device share one piece of memory in the order of the parameters, and the earlier ones have
+    the higher priority: whatever is ready together then lies together, too.
+
+    Args:
+        names: of the parameters, in the order of the model.
+        most_nbytes: no bucket is larger, unless it holds one parameter only.
+    """
+    alike: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    for parameter in names:
+        alike.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+    buckets = []
+    for (dtype, device), parameters in alike.items():
+        memory = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=dtype, device=device)
+        first = 0
+        cuts = cut([parameter.nbytes for parameter in parameters], most_nbytes)
+        for priority, (start, end) in enumerate(reversed(cuts)):
+            part = parameters[start:end]
+            length = sum(parameter.numel() for parameter in part)
+            buckets.append(
+                Bucket(
+                    part,
+                    [names[parameter] for parameter in part],
+                    memory[first : first + length],
+                    op=op,
+                    predivide_factor=predivide_factor,
+                    priority=len(cuts) - priority,
+                    process_set=process_set,
+                )
+            )
+            first += length
+    return buckets
+
+
+def cut(nbytes: Sequence[int], most_nbytes: int) -> list[tuple[int, int]]:
+    """Cut parameters, given by their sizes, into buckets; returns the bounds of each, the last parameters first."""
+    bounds = []
+    end = len(nbytes)
+    first_end, first_total = 0, 0
+    while first_end < end and (
+        first_end == 0 or first_total + nbytes[first_end] <= min(LAST_BUCKET_NBYTES, most_nbytes)
+    ):
+        first_total += nbytes[first_end]
+        first_end += 1
+    if sum(nbytes) <= min(BUCKET_NBYTES, most_nbytes) // 2:
+        return [(0, end)] if end else []
+    limit = min(BUCKET_NBYTES, most_nbytes)
+    start, total = end, 0
+    while start > first_end:
+        if total and total + nbytes[start - 1] > limit:
+            bounds.append((start, end))
+            end, total = start, 0
+        start -= 1
+        total += nbytes[start]
+    if end > start:
+        bounds.append((start, end))
+    if first_end:
+        bounds.append((0, first_end))
+    return bounds
