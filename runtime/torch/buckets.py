@@ -62,7 +62,11 @@ class Bucket:
             self._factor, postscale = (1.0 / size, 1.0) if plain else (1.0 / predivide_factor, predivide_factor / size)
         pieces = torch.split(memory, [parameter.numel() for parameter in self.parameters])
         self._flat = list(pieces)
-        self._slots = [_shaped_like(piece, parameter) for piece, parameter in zip(pieces, self.parameters, strict=True)]
+        self._memory = memory
+        self._parts = [
+            (parameter, _shaped_like(piece, parameter), piece.numel() >= _LARGE_NUMEL)
+            for piece, parameter in zip(pieces, self.parameters, strict=True)
+        ]
         self._requests = [
             Request(
                 name=f"allreduce.{name}",
@@ -78,6 +82,20 @@ class Bucket:
             for name, parameter in zip(names, self.parameters, strict=True)
         ]
         self._kept: list[int] = []
+        self._versions: list[int] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of its gradients are there, or under way."""
+        return self.launched is not None or self.remaining != len(self.parameters)
+
+    def is_fresh(self) -> bool:
+        """Whether backward has made new gradients for all parameters since the last time."""
+        for parameter, slot, _ in self._parts:
+            gradient = parameter.grad
+            if gradient is None or gradient is slot:
+                return False
+        return True
 
     def launch(self, start_sparse: Callable[[int], bool]) -> None:
         """Copy the gradients in and start to reduce them.  A parameter without a gradient counts as zeros.
@@ -89,8 +107,8 @@ class Bucket:
         factor = self._factor
         kept = []
         with torch.no_grad():
-            for place, parameter in enumerate(self.parameters):
-                gradient, slot = parameter.grad, self._slots[place]
+            for place, (parameter, slot, large) in enumerate(self._parts):
+                gradient = parameter.grad
                 if gradient is None:
                     slot.zero_()
                 elif gradient is slot:
@@ -100,7 +118,7 @@ class Bucket:
                     if start_sparse(place):
                         continue
                     slot.copy_(gradient.to_dense()).mul_(factor)
-                elif slot.numel() >= _LARGE_NUMEL and gradient.dtype == slot.dtype:
+                elif large and gradient.dtype == slot.dtype:
                     torch.mul(gradient, factor, out=slot)
                 else:
                     small_slots.append(slot)
@@ -108,12 +126,24 @@ class Bucket:
                 kept.append(place)
             if small_slots:
                 torch._foreach_copy_(small_slots, small_gradients)
-                if factor != 1.0:
+                if factor == 1.0:
+                    pass
+                elif len(small_slots) == len(self._parts):
+                    self._memory.mul_(factor)
+                else:
                     torch._foreach_mul_(small_slots, factor)
         self._kept = kept
         self.launched = submit_prepared(
             [self._requests[place] for place in kept], [self._flat[place] for place in kept]
         )
+
+    def remember_versions(self) -> None:
+        """Note what the gradients are now, so that `finish` can tell whether backward has added to them."""
+        self._versions = [getattr(part[0].grad, "_version", 0) for part in self._parts]
+
+    def was_touched(self) -> bool:
+        """Whether somebody has changed gradients since `remember_versions`."""
+        return bool(self._versions) and self._versions != [getattr(part[0].grad, "_version", 0) for part in self._parts]
 
     def finish(self) -> None:
         """Take the reduced gradients.  They have to be there.
@@ -126,7 +156,7 @@ class Bucket:
         if launched is not None:
             check_outcome(launched)
         for place in self._kept:
-            parameter, slot = self.parameters[place], self._slots[place]
+            parameter, slot, _ = self._parts[place]
             gradient = parameter.grad
             if gradient is slot:
                 continue

@@ -59,8 +59,14 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """`root_rank`'s object, on all ranks.  The ranks of a job trust each other: it travels as a pickle."""
-    name = name or type(obj).__name__
+    """`root_rank`'s object, on all ranks.  The ranks of a job trust each other: it travels as a pickle.
+
+    Args:
+        obj: what to send; the other ranks may pass anything.
+        name: for the timeline, and to have several calls under way at the same time.
+    """
+    # Not the type's name, as in Horovod: the other ranks may well pass None, and would wait for ever.
+    name = name or "object"
     is_root = global_process_set.rank() == root_rank
     payload = torch.empty(0, dtype=torch.uint8)
     if is_root:
@@ -75,7 +81,7 @@ def broadcast_object(
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Every rank's object, in rank order.  The ranks of a job trust each other: they travel as pickles."""
-    name = name or type(obj).__name__
+    name = name or "object"
     payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
     length = torch.tensor([payload.numel()], dtype=torch.int64)
     sizes = synchronize(allgather_async(length, f"{name}.sz", process_set)).tolist()

@@ -59,7 +59,7 @@ from .scattering import (
     reducescatter,
     reducescatter_async,
 )
-from .submission import agree, poll, require_running, start_plain, synchronize
+from .submission import agree, poll, require_running, reset_after_join, start_plain, synchronize
 
 
 def join(device: int = -1) -> int:
@@ -76,6 +76,7 @@ def join(device: int = -1) -> int:
     running = require_running()
     running.join_device = torch.device("cpu") if device < 0 else torch.device("cuda", device)
     last: int = agree("join", "join.noname")
+    reset_after_join()
     return last
 
 

@@ -46,8 +46,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """
         if passes <= 0:
             raise ValueError("backward_passes_per_step must be > 0")
-        self._reduction.passes = passes
-        self._reduction.forget()
+        self._reduction.set_passes(passes)
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced.  A parameter that backward did not reach takes part with zeros."""

@@ -4,6 +4,7 @@ Most gradients travel in buckets (`buckets.py`).  Those that are compressed, spa
 layout travel on their own.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,9 @@ TOO_MANY_BACKWARDS: Final = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
     "Increase backward_passes_per_step to accumulate gradients locally."
 )
+
+#: After so many steps in which the same gradient of a bucket came last, that one alone is watched.
+_STEPS_TO_LEARN: Final = 3
 
 Finish = Callable[[], None]
 """Puts the reduced values of a parameter or group into `.grad`."""
@@ -60,7 +64,10 @@ class Reduction:
         self._under_way: dict[torch.Tensor, tuple[list[int], Finish]] = {}
         self._buckets: list[Bucket] = []
         self._single: list[torch.Tensor] = list(names)
-        self._hooks: list[Any] = []
+        self._hooks: dict[torch.Tensor, Any] = {}
+        self._last: dict[Bucket, tuple[torch.Tensor | None, int]] = {}
+        self._irregular: set[Bucket] = set()
+        """Buckets of which no gradient always comes last."""
 
     @property
     def watches(self) -> bool:
@@ -70,7 +77,7 @@ class Reduction:
     @property
     def has_begun(self) -> bool:
         """Whether some gradient is being reduced or waits for others of its bucket."""
-        return bool(self._under_way) or any(bucket.remaining < len(bucket.parameters) for bucket in self._buckets)
+        return bool(self._under_way) or any(bucket.has_begun for bucket in self._buckets)
 
     def watch(self) -> None:
         """Reduce from now on what backward produces."""
@@ -85,22 +92,25 @@ class Reduction:
             )
             self._single = [parameter for parameter in self.names if parameter not in fitting]
         for bucket in self._buckets:
-            for parameter in bucket.parameters:
-                self._hook(parameter, self._bucket_hook(bucket))
+            self._watch_all(bucket)
         for parameter in self._single:
             self._hook(parameter, self._single_hook)
 
     def _hook(self, parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
         register: Any = parameter.register_post_accumulate_grad_hook
-        self._hooks.append(register(hook))
+        earlier = self._hooks.get(parameter)
+        if earlier is not None:
+            earlier.remove()
+        self._hooks[parameter] = register(hook)
 
     def unwatch(self) -> None:
         """Leave gradients alone from now on."""
-        for hook in self._hooks:
+        for hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
 
-    def _bucket_hook(self, bucket: Bucket) -> Callable[[torch.Tensor], None]:
+    def _watch_all(self, bucket: Bucket) -> None:
+        self._last[bucket] = (None, 0)
         delay = self._delay
 
         def gradient_is_ready(parameter: torch.Tensor) -> None:
@@ -112,8 +122,40 @@ class Reduction:
                 bucket.remaining -= 1
                 if not bucket.remaining:
                     self._launch(bucket)
+                    self._learn(bucket, parameter)
 
-        return gradient_is_ready
+        for parameter in bucket.parameters:
+            self._hook(parameter, gradient_is_ready)
+
+    def _learn(self, bucket: Bucket, parameter: torch.Tensor) -> None:
+        """Backward is called for the same model again and again: see whether the same gradient always comes last."""
+        before, times = self._last[bucket]
+        times = times + 1 if parameter is before else 1
+        self._last[bucket] = (parameter, times)
+        if times >= _STEPS_TO_LEARN and self.passes == 1 and bucket not in self._irregular:
+            self._watch_last(bucket, parameter)
+
+    def _watch_last(self, bucket: Bucket, last: torch.Tensor) -> None:
+        """Watch one gradient of a bucket and take it for a sign that all are there; a hook for each costs too much.
+
+        The sign is checked: if some gradient is missing after all, or is an old one, all are watched again.
+        """
+        for parameter in bucket.parameters:
+            self._hooks.pop(parameter).remove()
+
+        def last_gradient_is_ready(_: torch.Tensor) -> None:
+            if bucket.launched is not None:
+                raise AssertionError(TOO_MANY_BACKWARDS)
+            if bucket.is_fresh():
+                self._launch(bucket)
+                bucket.remember_versions()
+            else:
+                self._irregular.add(bucket)
+                self._watch_all(bucket)
+                # Which gradients are there is not known this once: `start_missing` launches the bucket.
+                bucket.remaining = 2 * len(bucket.parameters)
+
+        self._hook(last, last_gradient_is_ready)
 
     def _single_hook(self, parameter: torch.Tensor) -> None:
         if parameter in self._under_way or self._delay[parameter] <= 0:
@@ -235,6 +277,10 @@ class Reduction:
         wait_for_handles([bucket.launched for bucket in launched if bucket.launched is not None])
         wait_for_all([handle for handles, _ in started.values() for handle in handles])
         for bucket in launched:
+            if bucket.was_touched():
+                warnings.warn(TOO_MANY_BACKWARDS, stacklevel=4)
+                self._irregular.add(bucket)
+                self._watch_all(bucket)
             bucket.finish()
         for _, finish in started.values():
             finish()
@@ -242,6 +288,14 @@ class Reduction:
     def _reset(self) -> None:
         for parameter in self._delay:
             self._delay[parameter] = self.passes
+
+    def set_passes(self, passes: int) -> None:
+        """Reduce once every `passes` backward passes from now on."""
+        self.passes = passes
+        self.forget()
+        if self.watches:
+            for bucket in self._buckets:
+                self._watch_all(bucket)
 
     def forget(self) -> None:
         """Drop what is under way, as after loading a state."""

@@ -49,6 +49,10 @@ class _Unnamed:
     def reset(self) -> None:
         self._last.clear()
 
+    def reset_global(self) -> None:
+        for key in [key for key in self._last if key[1] == 0]:
+            del self._last[key]
+
 
 _unnamed = _Unnamed()
 
@@ -59,6 +63,11 @@ def reset() -> None:
     _unnamed.reset()
     _handles.clear()
     _numbers = itertools.count(1)
+
+
+def reset_after_join() -> None:
+    """All ranks begin to count anew: those that had joined have not taken part in what the others called without a name."""
+    _unnamed.reset_global()
 
 
 def require_running() -> engine.Engine:

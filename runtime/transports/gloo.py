@@ -20,6 +20,13 @@ REDUCE_OPS: Final[dict[ReduceOp, Any]] = {
     ReduceOp.PRODUCT: dist.ReduceOp.PRODUCT,
 }
 
+#: Types that torch's Gloo does not move by themselves.
+_AS_BYTES: Final = (torch.bool, torch.int16)
+
+#: Larger tensors are reduced in so many parts at a time: at 4 MB two take three quarters of the time of one.
+_PARTS: Final = 2
+_SPLIT_NBYTES: Final = 2 * 1024 * 1024
+
 
 class GlooTransport:
     """One Gloo process group."""
@@ -35,6 +42,7 @@ class GlooTransport:
         group: Any = dist.ProcessGroupGloo
         options = group._Options()  # noqa: SLF001  the public constructor cannot choose the interface
         options._timeout = timedelta(seconds=place.timeout_s)  # noqa: SLF001
+        options._threads = _PARTS  # noqa: SLF001
         if place.interface:
             options._devices = [group.create_device(interface=place.interface)]  # noqa: SLF001
         elif place.loopback:
@@ -48,10 +56,16 @@ class GlooTransport:
         """See `Transport`."""
         options = dist.AllreduceOptions()
         options.reduceOp = REDUCE_OPS[op]
-        self._group.allreduce([buffer], options).wait()
+        parts = _PARTS if buffer.nbytes >= _SPLIT_NBYTES else 1
+        # What one part waits for the network, the other uses to add up.
+        under_way = [self._group.allreduce([part], options) for part in torch.chunk(buffer, parts)]
+        for part in under_way:
+            part.wait()
 
     def allgather(self, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
         """See `Transport`.  Gloo gathers equal sizes only, so unequal ones are broadcast one by one."""
+        if source.dtype in _AS_BYTES:
+            outputs, source = [output.view(torch.uint8) for output in outputs], source.view(torch.uint8)
         if len({output.numel() for output in outputs}) == 1:
             if source.numel():
                 self._group.allgather([list(outputs)], [source]).wait()
@@ -62,6 +76,8 @@ class GlooTransport:
 
     def broadcast(self, buffer: torch.Tensor, root: int) -> None:
         """See `Transport`."""
+        if buffer.dtype in _AS_BYTES:
+            buffer = buffer.view(torch.uint8)
         if buffer.numel():
             options = dist.BroadcastOptions()
             options.rootRank = root
@@ -73,6 +89,9 @@ class GlooTransport:
     ) -> None:
         """See `Transport`."""
         options = dist.AllToAllOptions()
+        if source.dtype in _AS_BYTES:
+            received, sent = ([count * source.itemsize for count in counts] for counts in (received, sent))
+            output, source = output.view(torch.uint8), source.view(torch.uint8)
         self._group.alltoall_base(output, source, list(received), list(sent), options).wait()
 
     def reducescatter(self, output: torch.Tensor, source: torch.Tensor, counts: Sequence[int]) -> None:

@@ -113,6 +113,8 @@ class MpiTransport:
             combine = _TORCH_OPS[op]
 
             def reduce(source: Any, target: Any, _: Any) -> None:
+                if not len(target):  # pieces of a scattered reduction may be empty
+                    return
                 into = torch.frombuffer(target, dtype=dtype)
                 combine(into, torch.frombuffer(source, dtype=dtype), out=into)
 

@@ -2,13 +2,17 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -109,3 +113,46 @@ def run_ranks(
     for rank, result in enumerate(results):
         assert result.returncode == 0, f"rank {rank}:\n{result.stdout}\n{result.stderr}"
     return results
+
+
+def has_mpi() -> bool:
+    """Whether mpi4py and an mpirun are here."""
+    return find_spec("mpi4py") is not None and _mpirun() is not None
+
+
+def _mpirun() -> str | None:
+    return shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+
+
+def run_mpi_ranks(
+    size: int, script: str, environment: Mapping[str, str] | None = None, timeout_s: float = 90
+) -> list[object]:
+    """Run `script` on `size` ranks that mpirun starts; returns what each rank has handed to `answer`, in any order."""
+    inherited = {
+        name: value for name, value in environment_of(0, 1, 0).items() if not name.startswith(("HOROVOD_", "MASTER_"))
+    }
+    settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [str(_mpirun()), "--oversubscribe", "--bind-to", "none", "-np", str(size)]
+    ended = subprocess.run(
+        [*command, sys.executable, "-c", _PREAMBLE + textwrap.dedent(script)],
+        env=inherited | settings | dict(environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+    return [
+        json.loads(line.removeprefix("ANSWER ")) for line in ended.stdout.splitlines() if line.startswith("ANSWER ")
+    ]
+
+
+def run_anywhere(transport: str, size: int, script: str, environment: Mapping[str, str] | None = None) -> list[object]:
+    """Run `script` on ranks that talk over `transport`; returns their answers."""
+    if transport == "mpi":
+        if not has_mpi():
+            pytest.skip("no MPI here")
+        return run_mpi_ranks(size, script, {"HOROVOD_CPU_OPERATIONS": "mpi", **(environment or {})})
+    return [
+        result.answer for result in run_ranks(size, script, {"HOROVOD_CPU_OPERATIONS": "gloo", **(environment or {})})
+    ]
