@@ -1,7 +1,7 @@
 """Runs several jobs side by side and lets them work in turn, so that whatever else the machine does falls on all of them.
 
-A job is a command started on every rank by tl-run or mpirun.  Its ranks connect to this process and do a piece of work whenever they
-are told to; the other jobs sleep meanwhile.
+A job is a command started on every rank by tl-run or mpirun.  Its ranks connect to this process and do a piece of work
+whenever they are told to; the other jobs sleep meanwhile.
 """
 
 import json
@@ -22,7 +22,9 @@ BIN = Path(sys.executable).parent
 class Job:
     """One job, and the connections to its ranks."""
 
-    def __init__(self, name: str, command: Sequence[str], ranks: int, *, mpi: bool, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], ranks: int, *, mpi: bool, environment: Mapping[str, str]
+    ) -> None:
         """Start it and wait until all ranks have connected.
 
         Args:
@@ -78,7 +80,9 @@ def has_horovod() -> bool:
     """Whether the real Horovod is installed."""
     code = "import horovod.torch as h, sys; sys.exit('tlkit' in h.__name__ or 'tlkit' in (h.init.__module__))"
     environment = {**os.environ, "TLKIT_HOROVOD_ALIAS": "0"}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False).returncode == 0
+    )
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""How long a training step takes: this runtime on MPI and Gloo against torch's DistributedDataParallel, and Horovod if it is there.
+"""How long a training step takes: this runtime on MPI and Gloo against DistributedDataParallel, and Horovod if it is there.
 
     python benchmarks/step_time.py            # two ranks; --json for programs
 
@@ -95,12 +95,14 @@ def measure(name: str, rounds: int, steps: int) -> dict[str, Any]:
         for number in range(rounds + 2):
             for job in jobs[number % len(jobs) :] + jobs[: number % len(jobs)]:
                 took = max(job.work(steps))
-                if number >= 2:  # noqa: PLR2004  the first rounds warm up
+                if number >= 2:
                     times[job.name].append(took)
     finally:
         for job in jobs:
             job.end()
-    best = min((peer for peer in peers if not peer.startswith("tlkit")), key=lambda peer: statistics.median(times[peer]))
+    best = min(
+        (peer for peer in peers if not peer.startswith("tlkit")), key=lambda peer: statistics.median(times[peer])
+    )
     rows = []
     for peer, took in times.items():
         median, low, high = spread([1e3 * value for value in took])

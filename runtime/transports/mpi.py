@@ -4,7 +4,9 @@ On one host Open MPI moves an allreduce of 8 bytes in a few microseconds and 1 M
 spinning, though; we ask it to give up the core while it does (`mpi_yield_when_idle`), since the training needs it.
 """
 
+import atexit
 import os
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Final
@@ -52,6 +54,11 @@ def load_mpi() -> Any:
     """
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     try:
+        if "mpi4py.MPI" not in sys.modules:
+            import mpi4py  # noqa: PLC0415  as below
+
+            mpi4py.rc(finalize=False)
+            atexit.register(_finalize)
         from mpi4py import MPI  # noqa: PLC0415  starts MPI, which only this transport wants
     except (ImportError, RuntimeError) as error:
         raise RuntimeFailure(
@@ -59,6 +66,13 @@ def load_mpi() -> Any:
             "HOROVOD_CPU_OPERATIONS=gloo"
         ) from error
     return MPI
+
+
+def _finalize() -> None:
+    """End MPI, unless this rank dies of an exception: the others would be waited for, and mpirun could not end the job."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and not hasattr(sys, "last_value") and not mpi.Is_finalized():
+        mpi.Finalize()
 
 
 def world(size: int, rank: int) -> Any:

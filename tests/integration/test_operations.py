@@ -1,6 +1,7 @@
 """Every operation on real ranks, on every transport, against torch.distributed and against arithmetic."""
 
 import pytest
+
 from .ranks import run_anywhere
 
 TRANSPORTS = [("gloo", 2), ("gloo", 3), ("mpi", 2), ("mpi", 4)]
