@@ -9,9 +9,10 @@ import torch
 
 from .. import instrument
 from ..process_sets import ProcessSet, global_process_set
+from .adasum_optimizer import AdasumOptimizer
 from .basics import size
 from .compression import Compression
-from .operands import Average
+from .operands import Adasum, Average, resolve_op
 from .reduction import Reduction, resolve_groups
 
 _ZERO_GRAD: Final = (
@@ -146,6 +147,41 @@ def _names(
     return {parameter: by_parameter[parameter] for parameter in _all_parameters(optimizer)}
 
 
+def _as_subclass(optimizer: torch.optim.Optimizer, mixin: type) -> Any:
+    """The same optimizer, of a new class that derives from `mixin` and from its own class.
+
+    The name stays, since scripts and schedulers look at it; the module is where Horovod's would be.
+    """
+    base = type(optimizer)
+    new_class: type = type(base.__name__, (mixin, base), {"__module__": __name__})
+    distributed: Any = object.__new__(new_class)
+    distributed.__dict__.update(optimizer.__dict__)
+    # A scheduler made before may have put a `step` bound to the original on the instance.
+    distributed.__dict__.pop("step", None)
+    distributed._patch_step_function()  # noqa: SLF001  what Optimizer.__init__ does for a new class
+    return distributed
+
+
+def _adasum_optimizer(
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.Tensor, str],
+    compression: Any,
+    passes: int,
+    process_set: ProcessSet,
+) -> Any:
+    """An optimizer that combines steps instead of gradients.
+
+    Raises:
+        NotImplementedError: for a process set, or a number of ranks that is no power of two.
+    """
+    resolve_op(Adasum, None, process_set)
+    distributed = _as_subclass(optimizer, AdasumOptimizer)
+    distributed._compression = compression  # noqa: SLF001
+    distributed._names = names  # noqa: SLF001
+    distributed._passes = passes  # noqa: SLF001
+    return distributed
+
+
 def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -167,7 +203,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
         named_parameters: names for the parameters, the same on all ranks.
         compression: how gradients are sent, one of `Compression`.
         backward_passes_per_step: how many backward passes to sum locally before a reduction.
-        op: Average, Sum, Min, Max or Product.
+        op: Average, Sum, Min, Max, Product or Adasum.
         gradient_predivide_factor: divide by it before the sum and multiply after; for Average only.
         num_groups: older name of `groups` as a number.
         groups: reduce parameters together, in so many groups or in the given ones.
@@ -185,14 +221,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
         groups = num_groups if groups is None else groups
     names = _names(optimizer, named_parameters)
     trained = {parameter: name for parameter, name in names.items() if parameter.requires_grad}
-    base = type(optimizer)
-    # The name stays, since scripts and schedulers look at it; the module is where Horovod's would be.
-    new_class: type = type(base.__name__, (_DistributedOptimizer, base), {"__module__": __name__})
-    distributed: Any = object.__new__(new_class)
-    distributed.__dict__.update(optimizer.__dict__)
-    # A scheduler made before may have put a `step` bound to the original on the instance.
-    distributed.__dict__.pop("step", None)
-    distributed._patch_step_function()  # noqa: SLF001  what Optimizer.__init__ does for a new class
+    if op == Adasum and size() > 1:
+        return _adasum_optimizer(optimizer, trained, compression, backward_passes_per_step, process_set)
+    distributed = _as_subclass(optimizer, _DistributedOptimizer)
     distributed._synchronized = False  # noqa: SLF001
     distributed._should_synchronize = True  # noqa: SLF001
     reduction = Reduction(

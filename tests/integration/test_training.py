@@ -163,3 +163,135 @@ def test_optimizer_state_travels_without_touching_parameters() -> None:
     assert results[0].answer == results[1].answer
     assert isinstance(results[1].answer, list)
     assert results[1].answer[:3] == [True, 0.1, 1.0]
+
+
+def test_batch_normalisation_over_all_ranks_equals_the_whole_batch() -> None:
+    """Values, gradients, running statistics, with uneven batches, on CPUs."""
+    script = """
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    rows = [3, 5]
+    torch.manual_seed(3)
+    whole = torch.randn(8, 4, 2, 3, dtype=torch.float64)
+    mine = whole.split(rows)[rank].clone().requires_grad_()
+    reference_input = whole.clone().requires_grad_()
+    ours, reference = hvd.SyncBatchNorm(4).double(), torch.nn.BatchNorm2d(4).double()
+    with torch.no_grad():
+        for layer in (ours, reference):
+            layer.weight.copy_(torch.arange(1.0, 5.0))
+            layer.bias.copy_(torch.arange(4.0))
+    for step in range(2):
+        y, expected = ours(mine), reference(reference_input)
+        assert torch.allclose(y, expected.split(rows)[rank])
+        weights = torch.randn(8, 4, 2, 3, dtype=torch.float64)
+        (y * weights.split(rows)[rank]).sum().backward()
+        (expected * weights).sum().backward()
+    assert torch.allclose(mine.grad, reference_input.grad.split(rows)[rank])
+    assert torch.allclose(hvd.allreduce(ours.weight.grad, op=hvd.Sum), reference.weight.grad)
+    assert torch.allclose(ours.running_mean, reference.running_mean)
+    assert torch.allclose(ours.running_var, reference.running_var)
+    assert int(ours.num_batches_tracked) == 2
+    ours.eval(); reference.eval()
+    assert torch.allclose(ours(mine), reference(mine))
+    hvd.shutdown()
+    answer("fine")
+    """
+    assert [result.answer for result in run_ranks(2, script)] == ["fine"] * 2
+
+
+def test_the_other_ways_to_send_gradients_give_the_same() -> None:
+    """Compression, sparse embeddings, Adasum of equal steps, layouts, buckets that change, gradients that stay."""
+    script = (
+        _TRAINING
+        + """
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+
+def run(steps=6, zero=True, make=lambda: model().float(), **options):
+    net = make()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), net.named_parameters(), **options)
+    for step in range(steps):
+        torch.manual_seed(step)  # the same on all ranks: the average is what one rank would do alone
+        optimizer.zero_grad(set_to_none=zero)
+        net(torch.randn(4, 6)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+def alone(steps=6, make=lambda: model().float()):
+    net = make()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(steps):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        net(torch.randn(4, 6)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+expected = alone()
+assert torch.allclose(run(), expected, atol=1e-6)
+assert torch.allclose(run(zero=False), expected, atol=1e-6)
+assert torch.allclose(run(compression=hvd.Compression.fp16), expected, atol=2e-2)
+assert torch.allclose(run(compression=hvd.Compression.bf16), expected, atol=5e-2)
+assert torch.allclose(run(op=hvd.Adasum), expected, atol=1e-6)
+assert torch.allclose(run(op=hvd.Max), expected, atol=1e-6)
+assert torch.allclose(run(gradient_predivide_factor=2.0), expected, atol=1e-6)
+
+class Strided(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.a = torch.nn.Parameter(torch.randn(8, 6).t())
+        self.b = torch.nn.Parameter(torch.randn(8))
+        self.unused = torch.nn.Parameter(torch.ones(3))
+    def forward(self, x):
+        return x @ self.a + self.b
+
+assert torch.allclose(run(make=Strided), alone(make=Strided), atol=1e-6)
+
+# What backward reaches changes from step to step, on each rank in another way.
+net = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(4)])
+hvd.broadcast_parameters(net.state_dict(), 0)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), net.named_parameters())
+for step in range(30):
+    optimizer.zero_grad()
+    x = torch.ones(2, 3)
+    order = [0, 1, 2, 3] if step < 8 else [(step + k + rank) % 4 for k in range(3)]
+    for place in order:
+        x = net[place](x).tanh()
+    x.square().mean().backward()
+    optimizer.step()
+weights = hvd.allgather_object([p.tolist() for p in net.parameters()])
+assert weights[0] == weights[1]
+
+# Embeddings with sparse gradients, both ways.
+for dense in (False, True):
+    torch.manual_seed(1)
+    table = torch.nn.Embedding(6, 2, sparse=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), 1.0), table.named_parameters(), sparse_as_dense=dense)
+    before = table.weight.detach().clone()
+    optimizer.zero_grad()
+    table(torch.tensor([rank, 5])).sum().backward()
+    optimizer.step()
+    moved = before - table.weight.detach()
+    assert torch.allclose(moved[:, 0], torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0, 1.0])), (dense, moved)
+
+# A second backward before the step is an error, also once only the last gradient of a bucket is watched.
+net = model().float()
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 0.1), net.named_parameters())
+for step in range(8):
+    optimizer.zero_grad()
+    net(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+optimizer.zero_grad()
+net(torch.ones(2, 6)).sum().backward()
+try:
+    net(torch.ones(2, 6)).sum().backward()
+except AssertionError as error:
+    assert "more than backward_passes_per_step times" in str(error)
+else:
+    raise AssertionError("nothing was raised")
+hvd.shutdown()
+answer("fine")
+"""
+    )
+    assert [result.answer for result in run_ranks(2, script)] == ["fine"] * 2
