@@ -1,1 +1,10 @@
 """The Horovod-compatible, instrumented runtime."""
+
+
+def __getattr__(name: str) -> object:
+    """`run`, imported when it is asked for: this module is loaded at the start of every interpreter."""
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .launch.programmatic import run  # noqa: PLC0415
+
+    return run

@@ -33,7 +33,7 @@ from .dtypes import DTYPES
 from .executor import Executor
 from .meeting import Wanted, meet
 from .operations import ReduceOp
-from .rendezvous import open_store, remove_job_file
+from .rendezvous import open_store, own_address, remove_job_file
 from .topology import Launched, Topology, boot_id, launched_from, read_launched
 from .work import Completions, Entry, Handle
 
@@ -87,6 +87,7 @@ class Engine:
         self._welcome = welcome
         self._store: Any = store
         self._opened = 0
+        self._address = own_address(launched.master_address) if len(set(self.hosts)) > 1 else ""
         self.join_device = torch.device("cpu")
         sets = {0: tuple(range(launched.size))}
         sets |= {number: tuple(ranks) for number, ranks in enumerate(welcome.process_sets, start=1)}
@@ -137,6 +138,7 @@ class Engine:
             number=self._opened,
             timeout_s=max(self.config.gloo_timeout_s, 1.0),
             interface=self.config.gloo_interface,
+            address=self._address,
             loopback=len(set(self.hosts)) == 1,
             communicator=self._communicator,
         )

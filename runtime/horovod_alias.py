@@ -11,8 +11,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Final
+from types import CodeType, ModuleType
+from typing import Any, Final
 
 #: Version of Horovod whose API this is.
 API_VERSION: Final = "0.28.1"
@@ -24,9 +24,19 @@ _STANDS_FOR: Final = {
     "horovod.torch": f"{_OWN}.torch",
     "horovod.common.exceptions": f"{_OWN}.errors",
     "horovod.common.process_sets": f"{_OWN}.process_sets",
+    "horovod.common.util": f"{_OWN}.horovod_util",
+    "horovod.runner": f"{_OWN}.launch.runner",
+    "horovod.runner.launch": f"{_OWN}.launch.cli",
+    "horovod.__main__": f"{_OWN}.launch.cli",
 }
 _EMPTY_PACKAGES: Final = ("horovod", "horovod.common")
+_PACKAGES: Final = ("horovod.torch", "horovod.runner")
 _MARK: Final = "__tlkit_alias__"
+
+
+def _run(*args: Any, **kwargs: Any) -> Any:
+    """`horovod.run` (see `tlkit.runtime.launch.programmatic.run`)."""
+    return importlib.import_module(f"{_OWN}.launch.programmatic").run(*args, **kwargs)
 
 
 class _PackageLoader(importlib.abc.Loader):
@@ -39,6 +49,7 @@ class _PackageLoader(importlib.abc.Loader):
         setattr(module, _MARK, True)
         if module.__name__ == "horovod":
             module.__dict__["__version__"] = API_VERSION
+            module.__dict__["run"] = _run
             # From here on `horovod.…` is ours.  `horovod.torch` has the path of our package, where the usual finder would
             # load its modules a second time, under other names: be asked before it.
             sys.meta_path.remove(self._finder)
@@ -57,6 +68,10 @@ class _SameModuleLoader(importlib.abc.Loader):
         module = importlib.import_module(self._target)
         self._spec = module.__spec__
         return module
+
+    def get_code(self, fullname: str) -> CodeType:
+        """For `python -m`: runs the `main` of the module that this one stands for."""
+        return compile(f"import sys\nfrom {self._target} import main\nsys.exit(main())\n", f"<{fullname}>", "exec")
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system has put the alias's spec on the module; relative imports in it need its own.
@@ -83,9 +98,7 @@ class HorovodAlias(importlib.abc.MetaPathFinder):
             own_name = f"{_OWN}.torch.{fullname.removeprefix('horovod.torch.')}"
         if own_name is None or importlib.util.find_spec(own_name) is None:
             return None
-        return importlib.machinery.ModuleSpec(
-            fullname, _SameModuleLoader(own_name), is_package=own_name == f"{_OWN}.torch"
-        )
+        return importlib.machinery.ModuleSpec(fullname, _SameModuleLoader(own_name), is_package=fullname in _PACKAGES)
 
 
 def install() -> HorovodAlias | None:

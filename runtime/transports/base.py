@@ -30,6 +30,8 @@ class Place:
     """For connecting, and for a collective in which a peer makes no progress."""
     interface: str = ""
     """Network interface to use, "" for the one of the host's name."""
+    address: str = ""
+    """An address of this host that the others reach; used where no interface is named, "" for that of the host's name."""
     loopback: bool = False
     """Whether all ranks are on this host, so that nothing has to listen on a network."""
     communicator: Any = None

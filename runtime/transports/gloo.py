@@ -47,6 +47,8 @@ class GlooTransport:
             options._devices = [group.create_device(interface=place.interface)]  # noqa: SLF001
         elif place.loopback:
             options._devices = [group.create_device(hostname="127.0.0.1")]  # noqa: SLF001
+        elif place.address:
+            options._devices = [group.create_device(hostname=place.address)]  # noqa: SLF001
         else:
             options._devices = [group.create_default_device()]  # noqa: SLF001
         self._rank = place.rank

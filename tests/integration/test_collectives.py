@@ -265,3 +265,21 @@ def test_asynchronous_operations_finish_without_anybody_waiting() -> None:
     )
 
     assert [result.answer for result in results] == [0, 0]
+
+
+def test_the_others_hear_of_what_a_rank_has_died() -> None:
+    """The first cause, not only that somebody is gone."""
+    script = """
+    hvd.init()
+    if hvd.rank() == 1:
+        raise KeyError("no such batch")
+    try:
+        hvd.allreduce(torch.ones(1))
+    except hvd.HorovodInternalError as error:
+        answer(str(error))
+    """
+    results = finish_ranks(start_ranks(3, script))
+
+    for rank in (0, 2):
+        assert "rank 1 on " in str(results[rank].answer)
+        assert "died of KeyError: 'no such batch'" in str(results[rank].answer)

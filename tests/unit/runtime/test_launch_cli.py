@@ -3,22 +3,31 @@
 import os
 from importlib import util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tlkit import __version__
 from tlkit.runtime.launch import check_build, cli
-from tlkit.runtime.launch.cli import main, rank_environments
+from tlkit.runtime.launch.cli import main
+from tlkit.runtime.launch.placement import environments, place
 from tlkit.runtime.topology import read_launched
+
+
+def rank_environments(
+    ranks: int, inherited: dict[str, str], settings: dict[str, str], port: int
+) -> list[dict[str, str]]:
+    """The environments of ranks on this machine."""
+    return environments(place([("localhost", ranks)], ranks), inherited, settings, "127.0.0.1", port)
 
 
 def test_every_rank_is_told_who_it_is() -> None:
     """Horovod's and torchrun's names agree, and what a parent job left behind does not count."""
     stale = {"HOROVOD_RANK": "7", "RANK": "7", "WORLD_SIZE": "8", "MASTER_PORT": "1", "PATH": "/bin"}
-    environments = rank_environments(3, stale, {"HOROVOD_CYCLE_TIME": "2"}, 29500)
+    made = rank_environments(3, stale, {"HOROVOD_CYCLE_TIME": "2"}, 29500)
 
-    assert len({environment["TLKIT_RUN_ID"] for environment in environments}) == 1
-    for rank, environment in enumerate(environments):
+    assert len({environment["TLKIT_RUN_ID"] for environment in made}) == 1
+    for rank, environment in enumerate(made):
         expected = {
             "HOROVOD_RANK": str(rank),
             "HOROVOD_SIZE": "3",
@@ -63,10 +72,8 @@ def test_ranks_share_the_cores(ranks: int, threads: str, monkeypatch: pytest.Mon
     ("arguments", "complaint"),
     [
         (["-np", "2", "--"], "Add a command"),
-        (["-np", "2", "--jsrun", "true"], "this machine"),
+        (["-np", "2", "--jsrun", "true"], "mpirun"),
         (["-np", "2", "-H", "localhost:2", "-hostfile", "h", "true"], "exclude each other"),
-        (["-np", "2", "--min-np", "0", "true"], "torchrun"),
-        (["-np", "2", "--host-discovery-script", "d.sh", "true"], "torchrun"),
     ],
 )
 def test_wrong_usage_is_one_clear_line(
@@ -99,14 +106,15 @@ def test_a_script_without_its_interpreter_is_explained(
 def test_check_build_tells_the_truth(
     has_torch: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch and Gloo are there if torch is, and nothing else ever."""
-    monkeypatch.setattr(check_build, "find_spec", lambda _: object() if has_torch else None)
+    """PyTorch and Gloo are there if torch is; MPI and NCCL if what they need is."""
+    there = {"torch", "mpi4py"} if has_torch else {"mpi4py"}
+    monkeypatch.setattr(check_build, "find_spec", lambda name: SimpleNamespace(origin=None) if name in there else None)
 
     assert main(["--check-build"]) == 0
     table = capsys.readouterr().out
-    there = [line.strip() for line in table.splitlines() if "[X]" in line]
-    assert there == (["[X] PyTorch", "[X] Gloo", "[X] Gloo"] if has_torch else [])
-    assert table.count("[ ]") == 10 - len(there)
+    marked = [line.strip() for line in table.splitlines() if "[X]" in line]
+    assert marked == (["[X] PyTorch", "[X] MPI", "[X] Gloo", "[X] MPI", "[X] Gloo"] if has_torch else [])
+    assert table.count("[ ]") == 10 - len(marked)
 
 
 def test_the_version_is_the_toolkits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tlkit.runtime.launch.hosts import check_slots, is_local, parse_hosts, read_hostfile
+from tlkit.runtime.launch.hosts import interface_address, is_local, parse_hosts, read_hostfile
+from tlkit.runtime.launch.placement import place
 from tlkit.timeline.errors import UsageError
 
 
@@ -62,10 +63,24 @@ def test_this_machine_is_known_by_its_names(host: str, local: bool, monkeypatch:
     assert is_local(host) is local
 
 
-def test_ranks_need_slots_here() -> None:
-    """Too few slots, or slots elsewhere, are refused with what to do."""
-    check_slots([("localhost", 1), ("127.0.0.1", 1)], 2)
+def test_an_interface_has_an_address() -> None:
+    """A name that there is not is answered with those that there are."""
+    assert interface_address("lo") == "127.0.0.1"
+    with pytest.raises(UsageError, match=r"this machine has .*lo"):
+        interface_address("nothing0")
+
+
+def test_ranks_fill_the_hosts_in_their_order() -> None:
+    """Exactly as many as asked for, with local and cross ranks as Horovod counts them."""
+    placed = place([("a", 2), ("b", 3), ("a", 1), ("c", 4)], 6)
+
+    assert [(slot.host, slot.local_rank, slot.local_size, slot.cross_rank, slot.cross_size) for slot in placed] == [
+        ("a", 0, 3, 0, 2),
+        ("a", 1, 3, 0, 2),
+        ("a", 2, 3, 0, 2),
+        ("b", 0, 3, 1, 2),
+        ("b", 1, 3, 1, 2),
+        ("b", 2, 3, 1, 2),
+    ]
     with pytest.raises(UsageError, match=r"more processes \(3\) than there are available slots \(2\)"):
-        check_slots([("localhost", 2)], 3)
-    with pytest.raises(UsageError, match=r"this machine only, not on 192\.0\.2\.1.*mpirun.*torchrun"):
-        check_slots([("localhost", 2), ("192.0.2.1", 2)], 2)
+        place([("localhost", 2)], 3)

@@ -109,6 +109,7 @@ def test_the_configuration_file_sets_the_same_variables(tmp_path: Path) -> None:
             "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
             "HOROVOD_LOG_LEVEL": "debug",
             "HOROVOD_LOG_HIDE_TIME": "1",
+            "HOROVOD_CONTROLLER": "gloo",
         },
         ["logging.hide_timestamp", "tensors"],
     )
@@ -122,7 +123,7 @@ def test_the_configuration_file_sets_the_same_variables(tmp_path: Path) -> None:
         ("stall_check: {enabled: 'off'}", "stall_check.enabled=off must be true or false"),
         ("params: {cache_capacity: 1.5}", "cache-capacity=1.5 is not a whole number"),
         ("params: {cycle_time_ms: true}", "cycle-time-ms=True is not a number"),
-        ("controller: mpi", "controller mpi: this version has gloo only"),
+        ("controller: jsrun", "controller jsrun: choose gloo or mpi"),
         ("- a\n- b", "holds no settings"),
         ("a: [", "cannot read"),
     ],

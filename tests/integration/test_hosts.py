@@ -1,0 +1,130 @@
+"""Several hosts: two network namespaces joined by a cable, each a host as far as the ranks can tell."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .ranks import REPOSITORY
+
+TL_RUN = [sys.executable, "-m", "tlkit.runtime.launch.cli"]
+
+_SCRIPT = """
+import json, os, sys, time
+import torch
+import horovod.torch as hvd
+hvd.init()
+total = hvd.allreduce(torch.full((100_000,), float(hvd.rank())), op=hvd.Sum)
+said = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), total[0].item()]
+assert os.environ["SECRET"] == "travels unseen"
+print("SAID " + json.dumps(said), flush=True)
+if "wait" in sys.argv:
+    time.sleep(60)
+hvd.shutdown()
+sys.exit(7 if "fail" in sys.argv and said[0] == 1 else 0)
+"""
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[tuple[str, str]]:
+    """Addresses of two hosts; the names of their namespaces are `tlkit-` and the address."""
+    first, second = "10.213.77.1", "10.213.77.2"
+    names = [f"tlkit-{first}", f"tlkit-{second}"]
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+        _ip("link", "add", "tlveth1", "netns", names[0], "type", "veth", "peer", "name", "tlveth2", "netns", names[1])
+        for number, (name, address) in enumerate(zip(names, (first, second), strict=True), start=1):
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", f"tlveth{number}")
+            _ip("-n", name, "link", "set", f"tlveth{number}", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+    except (OSError, subprocess.CalledProcessError) as error:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        pytest.skip(f"network namespaces cannot be made here: {error}")
+    yield first, second
+    for name in names:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "TLKIT_"))}
+    return kept | {
+        "PYTHONPATH": str(REPOSITORY),
+        "TLKIT_REMOTE_SHELL": "ip netns exec tlkit-{host}",
+        "SECRET": "travels unseen",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def test_ranks_on_two_hosts_find_each_other(hosts: tuple[str, str], tmp_path: Path) -> None:
+    """Over the cable, with the local and cross ranks of their hosts; the first failure is the job's status."""
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT)
+    first, second = hosts
+    command = [*TL_RUN, "-np", "3", "-H", f"{first}:2,{second}:2", sys.executable, str(script)]
+    ended = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=90, check=False)
+    said = sorted(json.loads(line.partition("SAID ")[2]) for line in ended.stdout.splitlines() if "SAID " in line)
+
+    assert ended.returncode == 0, ended.stderr
+    assert said == [[0, 3, 0, 2, 0, 2, 3.0], [1, 3, 1, 2, 0, 1, 3.0], [2, 3, 0, 1, 1, 2, 3.0]]
+    ended = subprocess.run(
+        [*command, "fail"], env=_environment(), capture_output=True, text=True, timeout=90, check=False
+    )
+    assert ended.returncode == 7, ended.stderr
+
+
+def _processes_of(script: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and str(script).encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_stays_behind_on_other_hosts(hosts: tuple[str, str], tmp_path: Path, number: int) -> None:
+    """Whether the launcher is asked to end or is killed."""
+    script = tmp_path / f"train{number}.py"
+    script.write_text(_SCRIPT)
+    command = [*TL_RUN, "-np", "2", "-H", f"{hosts[0]}:1,{hosts[1]}:1", sys.executable, str(script), "wait"]
+    launcher = subprocess.Popen(
+        command, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert launcher.stdout is not None
+    said = [launcher.stdout.readline() for _ in range(2)]
+    assert all("SAID" in line for line in said)
+    launcher.send_signal(number)
+    launcher.wait(30)
+    deadline = time.monotonic() + 15
+    while _processes_of(script) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    launcher.stdout.close()
+
+    assert _processes_of(script) == []
+
+
+def test_a_host_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    """One line that says which, and what its shell says."""
+    environment = _environment() | {"TLKIT_REMOTE_SHELL": f"sh {tmp_path}/shell {{host}}"}
+    (tmp_path / "shell").write_text('[ "$1" = bad-host ] && { echo "$1: no route" >&2; exit 255; }; shift; exec "$@"\n')
+    command = [*TL_RUN, "-np", "2", "-H", "bad-host:2", "true"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "tl-run: cannot reach bad-host (bad-host: no route): ssh has to work there without a password\n"
+    )
