@@ -7,6 +7,7 @@ import platform
 import socket
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -20,7 +21,7 @@ from ..timeline.errors import TraceError
 from ..timeline.shard_format import ShardClock, ShardHeader, TensorLife
 from ..timeline.shard_writer import ShardWriter, shard_path
 from ..timeline.vocabulary import SYNCHRONIZE, Category
-from . import devices, instrument, logs, transports
+from . import devices, elastic_client, instrument, logs, transports
 from .collectives import neutral
 from .config import Config
 from .control.clock_sync import ClockOffset, measure
@@ -292,6 +293,8 @@ def start(config: Config | None = None, *, communicator: Any = None, wanted: Seq
     with _lock:
         if _engine is not None:
             return _engine
+        if elastic_client.is_elastic():
+            elastic_client.check_in()
         launched = read_launched() if communicator is None else launched_from(communicator)
         logs.set_up(launched.rank, os.environ)
         config = Config.from_environment() if config is None else config
@@ -299,15 +302,23 @@ def start(config: Config | None = None, *, communicator: Any = None, wanted: Seq
         _generations += 1
         _engine = engine
         atexit.register(stop)
-        _start_recording(engine)
+        meeting = elastic_client.meeting_round()
+        _start_recording(engine, _generations - 1 if meeting is None else meeting - 1)
         return engine
 
 
-def _start_recording(engine: Engine) -> None:
-    """Whatever goes wrong with recording, training goes on."""
+def _start_recording(engine: Engine, restarts: int) -> None:
+    """Whatever goes wrong with recording, training goes on.
+
+    Args:
+        restarts: how often the ranks have met before; what they recorded then is kept.
+    """
     recorder.start_nvtx()
     path = engine.config.timeline_path
     if path is not None:
+        if restarts:
+            first = Path(path)
+            path = str(first.with_name(f"{first.stem}.restart{restarts}{first.suffix}"))
         try:
             engine.start_timeline(path, mark_cycles=engine.config.mark_cycles)
         except TraceError as error:

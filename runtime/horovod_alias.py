@@ -23,6 +23,7 @@ _OWN: Final = __name__.rpartition(".")[0]  # tlkit.runtime
 _STANDS_FOR: Final = {
     "horovod.torch": f"{_OWN}.torch",
     "horovod.common.exceptions": f"{_OWN}.errors",
+    "horovod.common.elastic": f"{_OWN}.elastic",
     "horovod.common.process_sets": f"{_OWN}.process_sets",
     "horovod.common.util": f"{_OWN}.horovod_util",
     "horovod.runner": f"{_OWN}.launch.runner",
@@ -30,7 +31,7 @@ _STANDS_FOR: Final = {
     "horovod.__main__": f"{_OWN}.launch.cli",
 }
 _EMPTY_PACKAGES: Final = ("horovod", "horovod.common")
-_PACKAGES: Final = ("horovod.torch", "horovod.runner")
+_PACKAGES: Final = ("horovod.torch", "horovod.torch.elastic", "horovod.runner")
 _MARK: Final = "__tlkit_alias__"
 
 

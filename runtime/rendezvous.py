@@ -20,6 +20,7 @@ from typing import Any, Final
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from ..timeline.errors import RuntimeFailure
+from . import elastic_client
 from .topology import Launched
 
 LOOPBACK: Final = "127.0.0.1"
@@ -40,6 +41,9 @@ def open_store(launched: Launched, timeout_s: float, generation: int, communicat
         RuntimeFailure: the ranks cannot meet.
     """
     timeout = timedelta(seconds=timeout_s)
+    meeting = elastic_client.meeting_round()
+    # Of an elastic job's processes some have initialised more often than others.
+    generation = generation if meeting is None else meeting
     if launched.size == 1:
         return PrefixStore(f"tlkit/{generation}", HashStore())
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...timeline.errors import TlkitError, UsageError
 from .check_build import describe_build
+from .elastic import run_elastic
 from .hosts import interface_address, parse_hosts, read_hostfile
 from .mpirun import mpirun_command, mpirun_environment
 from .options import make_parser, read_config_file, settings_of
@@ -67,6 +68,8 @@ def _run(argv: Sequence[str]) -> int:
     settings |= settings_of(arguments)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     hosts = _hosts(arguments)
+    if arguments.host_discovery_script or arguments.min_np is not None:
+        return run_elastic(arguments, command, hosts, inherited, settings)
     if arguments.mpi:
         return _run_mpi(arguments, command, hosts, inherited, settings)
     slots = place(hosts or [("localhost", arguments.np)], arguments.np)

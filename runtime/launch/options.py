@@ -253,19 +253,27 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_flags_of_hosts(parser: argparse.ArgumentParser) -> None:
     """Flags for other hosts, MPI and elastic training."""
     hidden = argparse.SUPPRESS
-    parser.add_argument("--host-discovery-script", help=hidden)
-    parser.add_argument("--min-np", "--min-num-proc", type=int, help=hidden)
-    for flags in (
-        ("-p", "--ssh-port"),
-        ("--max-np", "--max-num-proc"),
-        ("--slots-per-host", "--slots"),
-        ("--elastic-timeout",),
-        ("--reset-limit",),
-    ):
-        parser.add_argument(*flags, type=int, help=hidden)
-    for flags in (("-i", "--ssh-identity-file"), ("--mpi-args",), ("--binding-args",)):
-        parser.add_argument(*flags, help=hidden)
-    parser.add_argument("--blacklist-cooldown-range", type=int, nargs=2, help=hidden)
+    remote = parser.add_argument_group("other hosts (reached by ssh; TLKIT_REMOTE_SHELL names another command)")
+    remote.add_argument("-p", "--ssh-port", type=int, metavar="N", help="port of ssh")
+    remote.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="key for ssh")
+    remote.add_argument("--mpi-args", metavar="TEXT", help="more arguments for mpirun")
+    remote.add_argument("--binding-args", metavar="TEXT", help="arguments for mpirun instead of --bind-to none")
+    elastic = parser.add_argument_group("elastic training (with --min-np or --host-discovery-script)")
+    elastic.add_argument("--min-np", "--min-num-proc", type=int, metavar="N", help="go on with so few ranks")
+    elastic.add_argument("--max-np", "--max-num-proc", type=int, metavar="N", help="start so many at most")
+    elastic.add_argument(
+        "--host-discovery-script", metavar="FILE", help="prints `host:slots` a line; asked every second"
+    )
+    elastic.add_argument("--slots-per-host", "--slots", type=int, metavar="N", help="for hosts printed without slots")
+    elastic.add_argument("--elastic-timeout", type=int, metavar="S", help="wait so long for enough ranks (default 600)")
+    elastic.add_argument("--reset-limit", type=int, metavar="N", help="end the job after so many changes")
+    elastic.add_argument(
+        "--blacklist-cooldown-range",
+        type=int,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="seconds without a new rank in the slot of one that died, doubling each time (default 10 120)",
+    )
     for flag in ("--disable-cache", "--tcp"):
         parser.add_argument(flag, action="store_true", help=hidden)
     parser.add_argument("--log-hide-timestamp", action="store_const", const="1", dest="hide_time", help=hidden)

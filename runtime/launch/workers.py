@@ -97,26 +97,60 @@ class Workers:
             OSError: the command cannot be started; the ranks that were are ended.
         """
         width = len(str(len(ranks) - 1))
+        # All folders before the first rank: what cannot be written is wrong usage.
         copies = [self._open_copies(f"rank.{number:0{width}d}") for number in range(len(ranks))]
-        # Python has None for a stream that was closed when it started.
-        consoles = [Sink(stream.fileno() if stream else None) for stream in (sys.stdout, sys.stderr)]
         self._guardian = Guardian()
         try:
             for number, rank in enumerate(ranks):
-                process = _start_process(rank)
-                self._guardian.watch(process.pid)
-                streams = [
-                    RankStream(source, LinePrefixer(self._prefix(rank.label, name)), console, copy)
-                    for source, name, console, copy in zip(
-                        _pipes(process), ("stdout", "stderr"), consoles, copies[number], strict=True
-                    )
-                ]
-                self._alive.append(_Worker(number, process, streams))
-                for stream in streams:
-                    self._selector.register(stream.source, selectors.EVENT_READ, stream)
+                self._start(number, rank, copies[number])
         except BaseException:
             self._end_all(signal.SIGTERM)
             raise
+
+    def add(self, number: int, rank: Rank) -> None:
+        """Start one rank more, under a number that no other has had.
+
+        Raises:
+            UsageError: the folder for output cannot be made.
+            OSError: the command cannot be started.
+        """
+        if self._guardian is None:
+            self._guardian = Guardian()
+        self._start(number, rank, self._open_copies(f"rank.{number}"))
+
+    def _start(self, number: int, rank: Rank, copies: tuple[Sink | None, Sink | None]) -> None:
+        # Python has None for a stream that was closed when it started.
+        consoles = [Sink(stream.fileno() if stream else None) for stream in (sys.stdout, sys.stderr)]
+        process = _start_process(rank)
+        assert self._guardian is not None
+        self._guardian.watch(process.pid)
+        streams = [
+            RankStream(source, LinePrefixer(self._prefix(rank.label, name)), console, copy)
+            for source, name, console, copy in zip(_pipes(process), ("stdout", "stderr"), consoles, copies, strict=True)
+        ]
+        self._alive.append(_Worker(number, process, streams))
+        for stream in streams:
+            self._selector.register(stream.source, selectors.EVENT_READ, stream)
+
+    @property
+    def stop_signal(self) -> int:
+        """The signal that shall end the job; 0 for none."""
+        return self._stop_signal
+
+    def collect(self) -> list[tuple[int, int]]:
+        """Pass on output for a moment; returns numbers and exit statuses of the ranks that have ended meanwhile."""
+        self._pump()
+        return [(number, code if code >= 0 else 128 - code) for number, code in self._reap_ended()]
+
+    def end(self, number: int) -> None:
+        """Ask one rank to end."""
+        for worker in self._alive:
+            if worker.rank == number:
+                worker.signal(signal.SIGTERM)
+
+    def end_all(self) -> None:
+        """End all ranks that are left."""
+        self._end_all(self._stop_signal or signal.SIGTERM)
 
     def _open_copies(self, rank_folder: str) -> tuple[Sink | None, Sink | None]:
         if self._folder is None:
@@ -172,23 +206,25 @@ class Workers:
 
     def _reap(self) -> tuple[int, int] | None:
         """Let go of the ranks that have ended; the first failure among them, as rank and exit status."""
-        failures = []
-        for worker in [worker for worker in self._alive if worker.has_ended()]:
-            self._alive.remove(worker)
-            for stream in worker.streams:
-                with contextlib.suppress(KeyError):  # its end has been seen already
-                    self._selector.unregister(stream.source)
-            code = worker.reap()
-            if self._guardian is not None:
-                self._guardian.forget(worker.process.pid)
-            if code:
-                failures.append((worker.rank, code))
+        failures = [(rank, code) for rank, code in self._reap_ended() if code]
         if not failures:
             return None
         # Of several since the last look, a rank that a signal ended is the cause, and one with an error more likely a
         # rank that lost its peer.
         rank, code = min(failures, key=lambda failure: (failure[1] > 0, failure[0]))
         return rank, code if code > 0 else 128 - code
+
+    def _reap_ended(self) -> list[tuple[int, int]]:
+        ended = []
+        for worker in [worker for worker in self._alive if worker.has_ended()]:
+            self._alive.remove(worker)
+            for stream in worker.streams:
+                with contextlib.suppress(KeyError):  # its end has been seen already
+                    self._selector.unregister(stream.source)
+            ended.append((worker.rank, worker.reap()))
+            if self._guardian is not None:
+                self._guardian.forget(worker.process.pid)
+        return ended
 
     def _pump(self) -> None:
         if not self._selector.get_map():

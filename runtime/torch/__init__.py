@@ -2,6 +2,7 @@
 
 from ..errors import HorovodInternalError
 from ..process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
+from . import elastic
 from .basics import (
     add_process_set,
     ccl_built,
@@ -110,6 +111,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "get_process_set_ids_and_ranks",
     "global_process_set",
     "gloo_built",

@@ -1,0 +1,294 @@
+"""`tl-run --min-np`: a job whose ranks come and go.
+
+Workers ask this process who they are (`runtime/elastic_client.py`), over a connection to this machine with a token from their
+environment.  When one is lost or hosts change, all that are left check in again and get new ranks.
+"""
+
+import argparse
+import hmac
+import json
+import os
+import random
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from ...timeline.errors import UsageError
+from .. import elastic_client
+from .hosts import is_local, parse_hosts
+from .placement import LOOPBACK, environments, free_port, place
+from .roster import Member, Roster
+from .workers import Rank, Workers
+
+_DISCOVERY_INTERVAL_S: Final = 1.0
+_DISCOVERY_TIMEOUT_S: Final = 30.0
+_ELASTIC_TIMEOUT_S: Final = 600.0
+
+#: How long the slot of a worker that has died is not used, unless the user says otherwise; doubles with every death.
+_COOLDOWN_S: Final = (10.0, 120.0)
+
+
+class ElasticJob:
+    """Starts workers where there are slots, and lets them meet."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        inherited: Mapping[str, str],
+        settings: Mapping[str, str],
+        arguments: argparse.Namespace,
+        hosts: Sequence[tuple[str, int]],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            hosts: name and slots, where no script discovers them.
+        """
+        self._command = list(command)
+        self._inherited, self._settings = inherited, settings
+        self._least = arguments.min_np or arguments.np
+        self._roster = Roster(most=arguments.max_np)
+        self._script = arguments.host_discovery_script
+        self._slots_per_host = arguments.slots_per_host
+        self._timeout_s = float(arguments.elastic_timeout or _ELASTIC_TIMEOUT_S)
+        self._reset_limit = arguments.reset_limit
+        self._cooldown_s = tuple(map(float, arguments.blacklist_cooldown_range or _COOLDOWN_S))
+        self._deaths: dict[str, int] = {}
+        self._workers = Workers(output_folder=arguments.output_filename, prefix_timestamp=arguments.prefix_timestamp)
+        self._token = secrets.token_hex(16)
+        self._run_id = secrets.token_hex(8)
+        self._lock = threading.RLock()
+        self._waiting: dict[int, socket.socket] = {}
+        self._started = 0
+        self._next_discovery_s = 0.0
+        self._short_since_s = time.monotonic()
+        self._some_finished = False
+        self._last_failure: int | None = None
+        self._static_hosts = dict(hosts)
+        self._leaving: set[int] = set()
+
+    # Running.
+
+    def run(self) -> int:
+        """Run the job to its end; returns its exit status."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda received, _: self._workers.stop(received))
+        listener = socket.create_server((LOOPBACK, 0), backlog=1024)
+        self._address = f"{LOOPBACK}:{listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+        try:
+            return self._loop()
+        finally:
+            self._workers.end_all()
+            listener.close()
+
+    def _loop(self) -> int:
+        self._discover(first=True)
+        while True:
+            for number, code in self._workers.collect():
+                self._ended(number, code)
+            if self._workers.stop_signal:
+                return 128 + self._workers.stop_signal
+            with self._lock:
+                if not self._some_finished:
+                    self._discover()
+                    self._start_workers()
+                    self._end_unwanted()
+                self._convene()
+                members = len(self._roster.members)
+                if self._some_finished and not members:
+                    return 0
+                if self._reset_limit is not None and self._roster.round - 1 > self._reset_limit:
+                    print(
+                        "Horovod was shutdown because number of resets during elastic job exceeded limit: "
+                        f"{self._reset_limit}",
+                        file=sys.stderr,
+                    )
+                    return 1
+                if members >= self._least or self._some_finished:
+                    self._short_since_s = time.monotonic()
+            if time.monotonic() - self._short_since_s > self._timeout_s:
+                slots = sum(self._roster.slots.values())
+                raise UsageError(
+                    f"there were not {self._least} workers within {self._timeout_s:g} s ({slots} slots found): see what the "
+                    "discovery script prints, or lower --min-np"
+                )
+            if self._last_failure is not None and not members:
+                print("No hosts from previous set remaining, unable to broadcast state.", file=sys.stderr)
+                return self._last_failure
+
+    def _ended(self, number: int, code: int) -> None:
+        with self._lock:
+            member = self._roster.remove(number)
+            waiting = self._waiting.pop(number, None)
+            if waiting is not None:
+                waiting.close()
+            if member is None or number in self._leaving:
+                return
+            if code == 0:
+                self._some_finished = True
+                return
+            print(f"Process {number} on {member.host} exit with status code {code}.", file=sys.stderr)
+            self._last_failure = code
+            times = self._deaths[member.host] = self._deaths.get(member.host, 0) + 1
+            least_s, most_s = self._cooldown_s
+            pause_s = min(most_s, least_s * 2 ** (times - 1)) * random.uniform(1.0, 1.1)  # noqa: S311
+            self._roster.block(member.host, time.monotonic() + pause_s)
+
+    def _discover(self, *, first: bool = False) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_discovery_s:
+            return
+        self._next_discovery_s = now_s + _DISCOVERY_INTERVAL_S
+        if self._script is None:
+            self._roster.discover(self._static_hosts)
+            return
+        try:
+            found = run_discovery(self._script, self._slots_per_host)
+        except UsageError as error:
+            if first:
+                raise
+            print(f"tl-run: {error}", file=sys.stderr)
+            return
+        self._roster.discover(found)
+
+    def _start_workers(self) -> None:
+        for host in self._roster.vacancies(time.monotonic()):
+            if not is_local(host):
+                print(f"tl-run: {host} is left out: elastic ranks are started on this machine only", file=sys.stderr)
+                continue
+            number = self._started
+            self._started += 1
+            environment = {
+                **self._inherited,
+                **self._settings,
+                "HOROVOD_ELASTIC": "1",
+                "HOROVOD_HOSTNAME": host,
+                "TLKIT_RUN_ID": self._run_id,
+                "PYTHONUNBUFFERED": "1",
+                elastic_client.ADDRESS: self._address,
+                elastic_client.TOKEN: self._token,
+                elastic_client.WORKER: str(number),
+            }
+            self._workers.add(number, Rank(self._command, environment, label=number))
+            self._roster.add(number, host)
+
+    def _end_unwanted(self) -> None:
+        """Workers whose host is gone end when they check in; one that never does is ended after a while by its loss of peers."""
+        for member in self._roster.unwanted():
+            if member.waits:
+                self._answer(member.number, {"removed": True})
+                self._leaving.add(member.number)
+                member.waits = False
+
+    # Meeting.
+
+    def _convene(self) -> None:
+        if self._some_finished and not self._roster.members:
+            return
+        least = 1 if self._some_finished else self._least
+        ordered = self._roster.convene(least)
+        if ordered is None:
+            return
+        for member, environment in zip(ordered, self._environments(ordered), strict=True):
+            self._answer(member.number, {"environment": environment})
+
+    def _environments(self, ordered: Sequence[Member]) -> list[dict[str, str]]:
+        counts: dict[str, int] = {}
+        for member in ordered:
+            counts[member.host] = counts.get(member.host, 0) + 1
+        slots = place(list(counts.items()), len(ordered))
+        made = environments(slots, {}, {}, LOOPBACK, free_port(here=True))
+        for member, environment in zip(ordered, made, strict=True):
+            environment[elastic_client.ROUND] = str(self._roster.round)
+            environment["HOROVOD_HOSTNAME"] = member.host
+            environment["TLKIT_RUN_ID"] = self._run_id
+            if "OMP_NUM_THREADS" in self._inherited:
+                del environment["OMP_NUM_THREADS"]
+        return made
+
+    def _answer(self, number: int, answer: Mapping[str, Any]) -> None:
+        connection = self._waiting.pop(number, None)
+        if connection is not None:
+            with connection, suppress(OSError):
+                connection.sendall(json.dumps(answer).encode() + b"\n")
+
+    def _serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+
+    def _hear(self, connection: socket.socket) -> None:
+        connection.settimeout(10.0)
+        try:
+            with connection.makefile("rb") as file:
+                question = json.loads(file.readline(4096))
+            token, number = str(question["token"]), int(question["worker"])
+        except (OSError, ValueError, KeyError, TypeError):
+            connection.close()
+            return
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
+            connection.close()
+            return
+        with self._lock:
+            if question.get("ask") == "assignment":
+                self._waiting[number] = connection
+                self._roster.check_in(number)
+                return
+            changed = self._roster.has_changed
+        with connection, suppress(OSError):
+            connection.sendall(json.dumps({"changed": changed}).encode() + b"\n")
+
+
+def run_discovery(script: str, slots_per_host: int | None) -> dict[str, int]:
+    """Hosts and slots that a script prints, one `host:slots` or `host` a line.
+
+    Args:
+        slots_per_host: for lines without slots.
+
+    Raises:
+        UsageError: the script fails, or prints something else.
+    """
+    try:
+        ended = subprocess.run(  # noqa: S603  the user's script
+            [os.path.abspath(script) if os.path.exists(script) else script],  # noqa: PTH100, PTH110
+            capture_output=True,
+            text=True,
+            timeout=_DISCOVERY_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--host-discovery-script {script} cannot be run: {error}") from error
+    if ended.returncode:
+        raise UsageError(
+            f"--host-discovery-script {script} ended with {ended.returncode}: {ended.stderr.strip()[-200:]}"
+        )
+    found: dict[str, int] = {}
+    for line in filter(None, map(str.strip, ended.stdout.splitlines())):
+        ((host, slots),) = parse_hosts(line)
+        found[host] = slots if ":" in line or slots_per_host is None else slots_per_host
+    return found
+
+
+def run_elastic(
+    arguments: argparse.Namespace,
+    command: Sequence[str],
+    hosts: Sequence[tuple[str, int]],
+    inherited: Mapping[str, str],
+    settings: Mapping[str, str],
+) -> int:
+    """Run an elastic job; returns its exit status."""
+    if arguments.mpi:
+        raise UsageError("elastic training works with Gloo: leave --mpi out")
+    static = hosts or [("localhost", arguments.max_np or arguments.np)]
+    return ElasticJob(command, inherited, settings, arguments, static).run()

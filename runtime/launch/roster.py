@@ -1,0 +1,112 @@
+"""Who is in an elastic job: which workers live, which wait, and which rank each of them gets.
+
+A state machine without processes and sockets.  Workers are numbered as they are started; ranks are given anew at every meeting
+(`round`): those who were there before keep the lower ranks, in their order.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Member:
+    """One worker process."""
+
+    number: int
+    host: str
+    rank: int = -1
+    """At the last meeting; -1 before the first."""
+    waits: bool = False
+    """Whether it has checked in for the next meeting."""
+
+
+@dataclass(slots=True)
+class Roster:
+    """The workers of a job."""
+
+    members: dict[int, Member] = field(default_factory=dict)
+    slots: dict[str, int] = field(default_factory=dict)
+    """Slots of each host, as last discovered, in the order in which the hosts came."""
+    blocked_until: dict[str, list[float]] = field(default_factory=dict)
+    """For each host, when each slot whose worker has died may be used again."""
+    round: int = 0
+    most: int | None = None
+
+    def discover(self, found: dict[str, int]) -> bool:
+        """Take note of hosts and slots; returns whether they have changed.  Hosts known before keep their place."""
+        ordered = {host: found[host] for host in self.slots if host in found}
+        ordered |= {host: slots for host, slots in found.items() if host not in ordered}
+        changed = ordered != self.slots
+        self.slots = ordered
+        return changed
+
+    def add(self, number: int, host: str) -> None:
+        """A worker was started."""
+        self.members[number] = Member(number, host)
+
+    def remove(self, number: int) -> Member | None:
+        """A worker has ended."""
+        return self.members.pop(number, None)
+
+    def block(self, host: str, until_s: float) -> None:
+        """Do not use one slot of a host for a while."""
+        self.blocked_until.setdefault(host, []).append(until_s)
+
+    def usable(self, host: str, now_s: float) -> int:
+        """Slots of a host that may be used."""
+        blocked = [until for until in self.blocked_until.get(host, []) if until > now_s]
+        self.blocked_until[host] = blocked
+        return max(0, self.slots.get(host, 0) - len(blocked))
+
+    def unwanted(self) -> list[Member]:
+        """Workers whose host or slot is gone, the youngest of each host first."""
+        found = []
+        for host in dict.fromkeys(member.host for member in self.members.values()):
+            here = sorted((m for m in self.members.values() if m.host == host), key=_seniority)
+            found += here[self.slots.get(host, 0) :]
+        return found
+
+    def vacancies(self, now_s: float) -> list[str]:
+        """The host of each worker that could be started now."""
+        staying = len(self.members) - len(self.unwanted())
+        room = None if self.most is None else max(0, self.most - staying)
+        hosts = []
+        for host in self.slots:
+            here = sum(member.host == host for member in self.members.values())
+            hosts += [host] * max(0, self.usable(host, now_s) - here)
+        return hosts if room is None else hosts[:room]
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether some worker waits to come in, or has to leave, so that the others should meet anew."""
+        newcomers = any(member.waits and member.rank < 0 for member in self.members.values())
+        return newcomers or bool(self.unwanted())
+
+    def check_in(self, number: int) -> None:
+        """A worker waits for the next meeting."""
+        member = self.members.get(number)
+        if member is not None:
+            member.waits = True
+
+    def convene(self, least: int) -> list[Member] | None:
+        """Begin a meeting if all who are wanted have checked in; returns them in rank order, None if some are missing.
+
+        Args:
+            least: fewer workers do not make a job.
+        """
+        unwanted = {member.number for member in self.unwanted()}
+        wanted = [member for member in self.members.values() if member.number not in unwanted]
+        if not wanted or len(wanted) < least or not all(member.waits for member in wanted):
+            return None
+        self.round += 1
+        # Workers of a host have to follow one another; hosts are ordered by their senior worker.
+        ordered: list[Member] = []
+        for senior in sorted(wanted, key=_seniority):
+            if senior not in ordered:
+                ordered += sorted((m for m in wanted if m.host == senior.host), key=_seniority)
+        for rank, member in enumerate(ordered):
+            member.rank, member.waits = rank, False
+        return ordered
+
+
+def _seniority(member: Member) -> tuple[bool, int, int]:
+    return member.rank < 0, member.rank, member.number
