@@ -52,27 +52,27 @@ class Job:
                 connection, _ = listener.accept()
                 self._files.append(connection.makefile("rw"))
 
-    def work(self, amount: int) -> list[Any]:
-        """Have all ranks do `amount` of work at the same time; returns what each of them says of it."""
+    def work(self, what: Any) -> list[Any]:
+        """Have all ranks do `what` at the same time; returns what each of them says of it."""
         for file in self._files:
-            file.write(f"{amount}\n")
+            file.write(json.dumps(what) + "\n")
             file.flush()
         return [json.loads(file.readline()) for file in self._files]
 
     def end(self) -> None:
         """End the job."""
         for file in self._files:
-            file.write("0\n")
+            file.write("null\n")
             file.flush()
         self._process.wait(60)
 
 
-def serve(work: Callable[[int], Any]) -> None:
+def serve(work: Callable[[Any], Any]) -> None:
     """On a rank: do what the benchmark asks for until it has enough."""
     connection = socket.create_connection(("127.0.0.1", int(os.environ["BENCHMARK_PORT"])))
     file = connection.makefile("rw")
-    while amount := int(file.readline()):
-        file.write(json.dumps(work(amount)) + "\n")
+    while (what := json.loads(file.readline())) is not None:
+        file.write(json.dumps(work(what)) + "\n")
         file.flush()
 
 

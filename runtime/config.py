@@ -5,7 +5,7 @@ A value that makes no sense is a warning and the default, never a silent zero.
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _log = logging.getLogger("tlkit.runtime")
@@ -41,6 +41,15 @@ def _number(environment: Mapping[str, str], name: str, default: float, lowest: f
     return value
 
 
+def _choice(environment: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    """One of `choices`; the first is the default."""
+    text = environment.get(name, "").strip().lower() or choices[0]
+    if text not in choices:
+        _log.warning("%s=%s is none of %s: using %s", name, text, ", ".join(choices), choices[0])
+        return choices[0]
+    return text
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """What the environment asks of the runtime.  Times in the unit of their name."""
@@ -48,6 +57,8 @@ class Config:
     timeline: str | None = None
     """Path, `DYNAMIC`, or None when HOROVOD_TIMELINE is unset."""
     mark_cycles: bool = False
+    timeline_format: str = "tlkit"
+    """`tlkit`, or `horovod` for Horovod's own file, on rank 0 alone."""
     fusion_threshold_nbytes: int = 128 * 1024 * 1024
     cycle_time_s: float = 0.001
     cache_capacity: int = 1024
@@ -76,6 +87,7 @@ class Config:
         return Config(
             timeline=environment.get("HOROVOD_TIMELINE"),
             mark_cycles=_flag(environment, "HOROVOD_TIMELINE_MARK_CYCLES"),
+            timeline_format=_choice(environment, "HOROVOD_TIMELINE_FORMAT", ("tlkit", "horovod")),
             fusion_threshold_nbytes=int(_number(environment, "HOROVOD_FUSION_THRESHOLD", 128 * 1024 * 1024)),
             cycle_time_s=_number(environment, "HOROVOD_CYCLE_TIME", 1.0) / 1e3,
             cache_capacity=int(_number(environment, "HOROVOD_CACHE_CAPACITY", 1024)),

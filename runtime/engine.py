@@ -18,7 +18,8 @@ from torch._C._distributed_c10d import PrefixStore
 from .. import __version__
 from ..timeline import recorder
 from ..timeline.errors import TraceError
-from ..timeline.shard_format import ShardClock, ShardHeader, TensorLife
+from ..timeline.horovod_format import HorovodFormat
+from ..timeline.shard_format import ShardClock, ShardFormat, ShardHeader, TensorLife
 from ..timeline.shard_writer import ShardWriter, shard_path
 from ..timeline.vocabulary import SYNCHRONIZE, Category
 from . import devices, elastic_client, instrument, logs, transports
@@ -219,13 +220,18 @@ class Engine:
         if running is not None and running.path == target:
             _log.info("the timeline %s is being written already", target)
             return
-        writer = ShardWriter(target, self._header())
+        as_horovod = self.config.timeline_format == "horovod"
+        if as_horovod and self.topology.rank:
+            self.control.records_elsewhere = True
+            return
+        writer = ShardWriter(target, self._header(), make_format=HorovodFormat if as_horovod else ShardFormat)
         writer.pending_lives = self._pending_lives
         recorder.start_timeline(writer)
         self.control.mark_cycles = mark_cycles
 
     def stop_timeline(self) -> None:
         """Finish this rank's shard.  Nothing to do if none is written."""
+        self.control.records_elsewhere = False
         recorder.stop_timeline()
 
     def _pending_lives(self) -> list[tuple[TensorLife, int]]:

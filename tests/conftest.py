@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,3 +16,10 @@ def shared_traces() -> Path:
     if not root.is_dir():
         pytest.skip("real traces are absent: set TL_SHARED to the folder that holds traces/")
     return root
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heed_interrupts() -> None:
+    """A shell that runs this in the background has it ignore SIGINT, and every process of a test would, too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -97,6 +97,9 @@ def _encode_args(args: dict[str, Any]) -> str:
 class ShardFormat:
     r"""Lines for one shard.  Every method returns whole lines, each ending in ",\\n"."""
 
+    is_always_closed = False
+    """A file that only grows needs no seeking, and is never without its last bytes."""
+
     def __init__(self, header: ShardHeader) -> None:
         self._header = header
         self._pid = header.rank
@@ -207,6 +210,10 @@ class ShardFormat:
             f'{{"name":{quote(name)},"ph":"i","s":"p","pid":{self._pid},"tid":{_COMMUNICATION},'
             f'"ts":{self._ts(at_ns):.3f}}},\n'
         )
+
+    def finish(self, events: int, lost: int) -> str:
+        """The last event: what the file holds, this one included, and what it does not."""
+        return self.metadata("tlkit_end", {"events": events, "lost": lost})
 
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> str:
         """A later measurement of this rank's clock offset."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from .errors import TraceError
 from .nvtx_ranges import NvtxRanges
+from .horovod_format import HorovodFormat
 from .shard_format import ShardFormat, ShardHeader, TensorLife
 from .vocabulary import WORKER_TID
 
@@ -68,15 +69,25 @@ class ShardWriter:
     All methods but `start` and `close` only append to a queue and may be called from any thread.
     """
 
-    def __init__(self, path: str | Path, header: ShardHeader, flush_interval_s: float = FLUSH_INTERVAL_S) -> None:
-        """Prepare to write to `path`; the file is made by `start`."""
+    def __init__(
+        self,
+        path: str | Path,
+        header: ShardHeader,
+        flush_interval_s: float = FLUSH_INTERVAL_S,
+        make_format: Callable[[ShardHeader], ShardFormat | HorovodFormat] = ShardFormat,
+    ) -> None:
+        """Prepare to write to `path`; the file is made by `start`.
+
+        Args:
+            make_format: what turns records into lines.
+        """
         self.path = Path(path)
         self.header = header
         self.open_spans: dict[int, OpenSpan] = {}
         """Spans that have begun, by identity; kept by the recorder, read at a flush."""
         self.pending_lives: Callable[[], list[tuple[TensorLife, int]]] = list
         """Tensors that wait for other ranks, with their process set; asked at a flush."""
-        self._format = ShardFormat(header)
+        self._format = make_format(header)
         self._span, self._lives = self._format.span, self._format.lives
         self._queue: deque[tuple[Callable[..., str], tuple[Any, ...]]] = deque()
         self._append = self._queue.append
@@ -86,6 +97,7 @@ class ShardWriter:
         self._wake = threading.Event()
         self._closing = False
         self._fd = -1
+        self._is_closed = False
         self._events = 0
         self._lost = 0
         self._thread = threading.Thread(target=self._run, name="tlkit-timeline", daemon=True)
@@ -223,10 +235,9 @@ class ShardWriter:
         text = "".join(lines)
         self._events += text.count("\n")
         if final:
-            args = {"events": self._events + 1, "lost": self._lost}
-            text += self._format.metadata("tlkit_end", args)[:-2] + "\n]\n"
+            text += self._format.finish(self._events + 1, self._lost)
         if text:
-            self._write(text)
+            self._write(text, final=final)
         if final and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -252,11 +263,20 @@ class ShardWriter:
                 lines.append(self._format.life_begin(life, process_set))
         return lines
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, final: bool = False) -> None:
+        """Append lines, each of which ends in a comma and a line break; the last of all has no comma."""
         if self._fd < 0:
             return
-        data = memoryview(text.encode())
+        closed = final or self._format.is_always_closed
+        if closed:
+            text = text.removesuffix(",\n") + "\n]\n"
         try:
+            if self._is_closed:
+                # Another element follows after all: a comma takes the place of the bracket.
+                os.lseek(self._fd, -len("\n]\n"), os.SEEK_END)
+                text = ",\n" + text
+            self._is_closed = closed
+            data = memoryview(text.encode())
             while data:
                 data = data[os.write(self._fd, data) :]
         except OSError as error:

@@ -110,6 +110,8 @@ class ControlPlane:
         self._next_clock_s = now_s + CLOCK_INTERVAL_S
         self._next_stall_check_s = now_s + self._stall_interval_s
         self.mark_cycles = config.mark_cycles
+        self.records_elsewhere = False
+        """Whether rank 0 records when this rank is ready, though this rank has no timeline of its own."""
         self._thread = threading.Thread(target=self._run, name="tlkit-control", daemon=True)
 
     # Called by other threads.
@@ -361,7 +363,7 @@ class ControlPlane:
         self._due_ns = 0
         self._notified = False
         writer = recorder.timeline()
-        self.member.send_times = writer is not None
+        self.member.send_times = writer is not None or self.records_elsewhere
         ready = self.member.collect(blocked=self._blocked)
         if ready is None:
             return

@@ -219,3 +219,53 @@ def test_iterable_datasets_and_loading_in_the_main_process_are_recorded(tmp_path
 
     assert counted == {"COLLATE": 3, "DATASET": 4, "DATA_FETCH": 4, "DATA_WAIT": 4}
     assert check_trace_events(tmp_path / "t.json") == []
+
+
+def test_horovods_own_file_is_written_when_asked_and_valid_at_any_moment(tmp_path: Path) -> None:
+    """Rank 0 alone writes; every begin has its end, every negotiation a tick of each rank; a copy made meanwhile parses."""
+    timeline = tmp_path / "t.json"
+    processes = start_ranks(
+        2,
+        _LOOP
+        + """
+import shutil
+import time
+for i in range(30):
+    step()
+    time.sleep(0.03)
+    if hvd.rank() == 0:
+        shutil.copy(os.environ["HOROVOD_TIMELINE"], f"{os.environ['HOROVOD_TIMELINE']}.{i}")
+hvd.allreduce(torch.ones(3, 2), name='with "quotes"')
+hvd.barrier()
+""",
+        {"HOROVOD_TIMELINE": str(timeline), "HOROVOD_TIMELINE_FORMAT": "horovod"},
+    )
+    assert all(result.returncode == 0 for result in finish_ranks(processes))
+    copies = [json.loads(copy.read_text()) for copy in tmp_path.glob("t.json.*")]
+    events = json.loads(timeline.read_text())
+
+    assert len(copies) == 30
+    assert len(copies[-1]) < len(events)
+    assert not (tmp_path / "t.rank1.json").exists()
+    names = {event["pid"]: event["args"].get("name", "") for event in events if event.get("name") == "process_name"}
+    assert 'allreduce.with "quotes"' in names.values()
+    stacks: dict[int, list[dict[str, object]]] = {pid: [] for pid in names}
+    ticks: dict[str, set[str]] = {}
+    for event in events:
+        if event["ph"] == "B":
+            stacks[event["pid"]].append(event)
+        elif event["ph"] == "X":
+            assert str(stacks[event["pid"]][-1]["name"]).startswith("NEGOTIATE_")
+            ticks.setdefault(names[event["pid"]], set()).add(event["name"])
+        elif event["ph"] == "E":
+            begun = stacks[event["pid"]].pop()
+            assert begun["ts"] <= event["ts"]
+            if begun["name"] == "ALLREDUCE" and "quotes" in names[event["pid"]]:
+                assert event["args"] == {"dtype": "float32", "shape": "[3, 2]"}
+    assert not any(stacks.values())
+    assert ticks["allreduce.weight"] == {"0", "1"}
+    trace = open_trace(timeline)
+    assert trace.meta.format == "horovod"
+    assert trace.meta.size == 2
+    assert not trace.meta.dropped
+    assert (trace.collectives["kind"] == "allreduce").sum() >= 31
