@@ -1,0 +1,180 @@
+"""Whether a job stays what it was: ranks that are killed, memory over many steps, what an idle job costs, what it leaves.
+
+    python benchmarks/endurance.py                    # 50 kills, 10,000 steps, 20 s of idleness, two ranks
+    python benchmarks/endurance.py --only kills --json
+
+Each line says what was asked of the runtime and what was seen.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+TRAIN = """
+import os, sys, time, torch
+import tlkit.runtime.torch as hvd
+torch.set_num_threads(1)
+hvd.init()
+net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(10)])
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=1e-4), net.named_parameters())
+
+def step():
+    optimizer.zero_grad()
+    net(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+    if steps % 7 == 0:
+        hvd.allgather(torch.ones(hvd.rank() + 1, 3))
+        hvd.alltoall(torch.ones(hvd.size() * 2))
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+steps = 0
+"""
+FOREVER = TRAIN + """
+print("GO", flush=True)
+while True:
+    step()
+    steps += 1
+"""
+COUNTED = TRAIN + """
+amounts = []
+while steps < int(sys.argv[1]):
+    step()
+    steps += 1
+    if steps % (int(sys.argv[1]) // 10) == 0:
+        amounts.append(resident())
+print(amounts, flush=True)
+"""
+IDLE = TRAIN + """
+for steps in range(20):
+    step()
+before = time.process_time()
+time.sleep(float(sys.argv[1]))
+used = time.process_time() - before
+hvd.barrier()
+print(used, flush=True)
+"""
+LEFT = TRAIN + """
+import threading
+before = {thread.name for thread in threading.enumerate() if not thread.daemon or "tlkit" in thread.name}
+step()
+hvd.shutdown()
+print([thread.name for thread in threading.enumerate() if "tlkit" in thread.name], flush=True)
+"""
+
+
+def start(script: str, *arguments: str, size: int = 2, environment: Mapping[str, str] | None = None) -> list[Any]:
+    """Start ranks without a launcher, so that nobody but the runtime ends them."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "WORLD_SIZE": str(size)}
+    settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": str(size)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *arguments],
+            env={**settings, "RANK": str(rank), "LOCAL_RANK": str(rank), **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def kills(count: int) -> dict[str, Any]:
+    """Kill a random rank of three at a random moment; how long until the others have ended, by themselves and with an error."""
+    chance = random.Random(0)
+    took, hung, silent = [], 0, 0
+    for number in range(count):
+        timeline = {"HOROVOD_TIMELINE": tempfile.mktemp(suffix=".json")} if number % 2 else {}
+        processes = start(FOREVER, size=3, environment=timeline)
+        for process in processes:
+            process.stdout.readline()
+        time.sleep(chance.uniform(0, 0.5))
+        victim = chance.randrange(3)
+        os.kill(processes[victim].pid, signal.SIGKILL)
+        begun = time.monotonic()
+        for rank, process in enumerate(processes):
+            try:
+                _, said = process.communicate(timeout=40)
+            except subprocess.TimeoutExpired:
+                hung += 1
+                process.kill()
+                process.communicate()
+            else:
+                silent += rank != victim and (process.returncode == 0 or f"rank {victim}" not in said)
+        took.append(time.monotonic() - begun)
+    return {
+        "kills": count,
+        "hung": hung,
+        "ended_without_naming_the_rank": silent,
+        "median_s_until_all_ended": round(sorted(took)[count // 2], 2),
+        "longest_s": round(max(took), 2),
+    }
+
+
+def memory(steps: int) -> dict[str, Any]:
+    """Resident memory of each rank after every tenth of the steps, timeline on."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes = start(COUNTED, str(steps), environment={"HOROVOD_TIMELINE": f"{folder}/t.json"})
+        amounts = [json.loads(process.communicate()[0]) for process in processes]
+    return {
+        "steps": steps,
+        "resident_mb_by_tenth": [[round(amount / 1e6, 1) for amount in rank] for rank in amounts],
+        "growth_mb_after_the_first_fifth": [round((rank[-1] - rank[1]) / 1e6, 2) for rank in amounts],
+    }
+
+
+def idle(seconds: float) -> dict[str, Any]:
+    """Share of a core that an idle rank takes, without and with a timeline."""
+    result: dict[str, Any] = {"seconds": seconds}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, environment in (("off", {}), ("on", {"HOROVOD_TIMELINE": f"{folder}/t.json"})):
+            processes = start(IDLE, str(seconds), environment=environment)
+            used = [float(process.communicate()[0]) for process in processes]
+            result[f"percent_of_a_core_timeline_{name}"] = [round(100 * value / seconds, 3) for value in used]
+    return result
+
+
+def left(_: float) -> dict[str, Any]:
+    """Threads of the runtime after shutdown."""
+    processes = start(LEFT)
+    return {"threads": [process.communicate()[0].strip() for process in processes]}
+
+
+CASES = {"kills": (kills, 50), "memory": (memory, 10_000), "idle": (idle, 20.0), "left": (left, 0)}
+
+
+def main() -> None:
+    """Run the cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=CASES, help="only this case")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+    results = {}
+    for name, (measure, amount) in CASES.items():
+        if arguments.only in {None, name}:
+            results[name] = measure(amount)  # type: ignore[operator]  # each takes its own kind of number
+            if not arguments.json:
+                print(f"{name}: {results[name]}", flush=True)
+    if arguments.json:
+        print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()
