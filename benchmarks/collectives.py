@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from jobs import Job, has_horovod, serve, spread  # noqa: E402  needs the path above
+from jobs import Job, has_horovod, serve, spread
 
 SIZES = (4, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 ASYNC_COUNT = 1000
@@ -166,7 +166,9 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return
-    print(f"{'case':10} {'bytes':>10}  {'':12} {'us (quartiles)':>32} {'busbw GB/s':>10} {'over raw us':>12} {'ratio':>6}")
+    print(
+        f"{'case':10} {'bytes':>10}  {'':12} {'us (quartiles)':>32} {'busbw GB/s':>10} {'over raw us':>12} {'ratio':>6}"
+    )
     for row in rows:
         low, high = row.get("quartiles_us") or row["quartiles"]
         figure = row.get("median_us") or row["tensors_per_s"]

@@ -114,7 +114,9 @@ def main() -> None:
         if arguments.json:
             continue
         if len(results) == 1:
-            print(f"{'ranks':>6} {'tensors':>8} {'step':>7} {'messages':>9} {'B up/rank':>10} {'B down/rank':>12}", end="")
+            print(
+                f"{'ranks':>6} {'tensors':>8} {'step':>7} {'messages':>9} {'B up/rank':>10} {'B down/rank':>12}", end=""
+            )
             print(f" {'coordinator ms':>15} {'(decode, decide, encode)':>26} {'rank ms':>8}")
         for name in ("first", "steady"):
             row = case[name]

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,13 +45,18 @@ def resident():
 
 steps = 0
 """
-FOREVER = TRAIN + """
+FOREVER = (
+    TRAIN
+    + """
 print("GO", flush=True)
 while True:
     step()
     steps += 1
 """
-COUNTED = TRAIN + """
+)
+COUNTED = (
+    TRAIN
+    + """
 amounts = []
 while steps < int(sys.argv[1]):
     step()
@@ -59,7 +65,10 @@ while steps < int(sys.argv[1]):
         amounts.append(resident())
 print(amounts, flush=True)
 """
-IDLE = TRAIN + """
+)
+IDLE = (
+    TRAIN
+    + """
 for steps in range(20):
     step()
 before = time.process_time()
@@ -68,13 +77,17 @@ used = time.process_time() - before
 hvd.barrier()
 print(used, flush=True)
 """
-LEFT = TRAIN + """
+)
+LEFT = (
+    TRAIN
+    + """
 import threading
 before = {thread.name for thread in threading.enumerate() if not thread.daemon or "tlkit" in thread.name}
 step()
 hvd.shutdown()
 print([thread.name for thread in threading.enumerate() if "tlkit" in thread.name], flush=True)
 """
+)
 
 
 def start(script: str, *arguments: str, size: int = 2, environment: Mapping[str, str] | None = None) -> list[Any]:
@@ -98,10 +111,11 @@ def start(script: str, *arguments: str, size: int = 2, environment: Mapping[str,
 
 def kills(count: int) -> dict[str, Any]:
     """Kill a random rank of three at a random moment; how long until the others have ended, by themselves and with an error."""
-    chance = random.Random(0)
+    chance = random.Random(0)  # noqa: S311  no secret
     took, hung, silent = [], 0, 0
+    folder = tempfile.mkdtemp()
     for number in range(count):
-        timeline = {"HOROVOD_TIMELINE": tempfile.mktemp(suffix=".json")} if number % 2 else {}
+        timeline = {"HOROVOD_TIMELINE": f"{folder}/{number}.json"} if number % 2 else {}
         processes = start(FOREVER, size=3, environment=timeline)
         for process in processes:
             process.stdout.readline()
@@ -119,6 +133,7 @@ def kills(count: int) -> dict[str, Any]:
             else:
                 silent += rank != victim and (process.returncode == 0 or f"rank {victim}" not in said)
         took.append(time.monotonic() - begun)
+    shutil.rmtree(folder)
     return {
         "kills": count,
         "hung": hung,

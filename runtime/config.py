@@ -10,6 +10,15 @@ from dataclasses import dataclass
 
 _log = logging.getLogger("tlkit.runtime")
 
+#: Settings of Horovod that change nothing here, and why.
+_INEFFECTIVE = {
+    "HOROVOD_HIERARCHICAL_ALLGATHER": "gathering always goes through one transport",
+    "HOROVOD_TORUS_ALLREDUCE": "HOROVOD_HIERARCHICAL_ALLREDUCE=1 reduces within hosts first",
+    "HOROVOD_NUM_NCCL_STREAMS": "NCCL operations run on one stream",
+    "HOROVOD_MPI_THREADS_DISABLE": "MPI is called from one thread at a time anyway",
+    "HOROVOD_DISABLE_GROUP_FUSION": "groups are fused with other tensors up to HOROVOD_FUSION_THRESHOLD",
+}
+
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 
@@ -50,6 +59,22 @@ def _choice(environment: Mapping[str, str], name: str, choices: Sequence[str]) -
     return text
 
 
+def _cores(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
+    text = environment.get(name, "").strip()
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        _log.warning("%s=%s is no list of core numbers: threads are not pinned", name, text)
+        return ()
+
+
+def warn_of_ineffective(environment: Mapping[str, str] = os.environ) -> None:
+    """Say which settings that are on do nothing here."""
+    for name, why in _INEFFECTIVE.items():
+        if environment.get(name, "").strip().lower() not in _FALSE:
+            _log.warning("%s has no effect: %s", name, why)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """What the environment asks of the runtime.  Times in the unit of their name."""
@@ -77,6 +102,8 @@ class Config:
     gloo_timeout_s: float = 30.0
     gloo_interface: str = ""
     start_timeout_s: float = 30.0
+    thread_affinity: tuple[int, ...] = ()
+    """Cores for the control plane's thread, by local rank."""
     stall_check: bool = True
     stall_warning_s: float = 60.0
     stall_shutdown_s: float = 0.0
@@ -108,6 +135,7 @@ class Config:
             gloo_timeout_s=_number(environment, "HOROVOD_GLOO_TIMEOUT_SECONDS", 30.0),
             gloo_interface=environment.get("HOROVOD_GLOO_IFACE", "").strip(),
             start_timeout_s=_number(environment, "HOROVOD_START_TIMEOUT", 30.0),
+            thread_affinity=_cores(environment, "HOROVOD_THREAD_AFFINITY"),
             stall_check=not _flag(environment, "HOROVOD_STALL_CHECK_DISABLE"),
             stall_warning_s=_number(environment, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60.0),
             stall_shutdown_s=_number(environment, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0),

@@ -24,7 +24,7 @@ from ..timeline.shard_writer import ShardWriter, shard_path
 from ..timeline.vocabulary import SYNCHRONIZE, Category
 from . import devices, elastic_client, instrument, logs, transports
 from .collectives import neutral
-from .config import Config
+from .config import Config, warn_of_ineffective
 from .control.clock_sync import ClockOffset, measure
 from .control.coordinator import Coordinator
 from .control.member import Member
@@ -123,6 +123,7 @@ class Engine:
             completions=self.completions,
             config=config,
             follow_clock=self._clock.method == "min-rtt",
+            core=dict(enumerate(config.thread_affinity)).get(self.topology.local_rank),
         )
         self.control.start()
 
@@ -304,6 +305,8 @@ def start(config: Config | None = None, *, communicator: Any = None, wanted: Seq
         launched = read_launched() if communicator is None else launched_from(communicator)
         logs.set_up(launched.rank, os.environ)
         config = Config.from_environment() if config is None else config
+        if launched.rank == 0:
+            warn_of_ineffective()
         engine = Engine(config, launched, _generations, communicator=communicator, wanted=wanted)
         _generations += 1
         _engine = engine

@@ -49,8 +49,8 @@ class Executor:
         self._aborted: str | None = None
         self.on_progress: Callable[[], None] = lambda: None
         """Called when a batch begins or ends."""
-        self.on_failure: Callable[[str], None] = lambda _: None
-        """Called with the reason when the transport fails."""
+        self.on_failure: Callable[[str, Sequence[Entry]], None] = lambda _, __: None
+        """Called with the reason when the transport fails, and with what is not finished because of it."""
         self._thread = threading.Thread(target=self._run, name="tlkit-executor", daemon=True)
 
     @property
@@ -161,11 +161,12 @@ class Executor:
             _log.debug("a collective failed", exc_info=True)
             reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
             error = f"{kind} of {entries[0].request.name} failed: {reason}"
-        self._completions.finish(entries, error)
+        if error is None:
+            self._completions.finish(entries, None)
         if opened is not None or recorder.is_timeline_on():
             self._record(batch, opened, start_ns, error)
         if error is not None:
-            self.on_failure(error)
+            self.on_failure(error, entries)
 
     def _operate(self, kind: str, batch: Batch) -> None:
         if kind == "add_process_set":

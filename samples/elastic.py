@@ -51,7 +51,10 @@ def main() -> None:
                     state.commit()
             mean = hvd.allreduce(loss.detach(), name="loss")
             if hvd.rank() == 0:
-                print(f"epoch {state.epoch}: {hvd.size()} ranks, last loss {mean.item():.4f}, pid {os.getpid()}", flush=True)
+                print(
+                    f"epoch {state.epoch}: {hvd.size()} ranks, last loss {mean.item():.4f}, pid {os.getpid()}",
+                    flush=True,
+                )
             state.epoch += 1
             sampler.set_epoch(state.epoch)
             state.commit()

@@ -52,7 +52,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--images", type=int, default=1024)
     parser.add_argument("--batch-size", type=int, default=32, help="of one rank and backward pass")
-    parser.add_argument("--batches-per-step", type=int, default=1, help="backward passes before gradients are exchanged")
+    parser.add_argument(
+        "--batches-per-step", type=int, default=1, help="backward passes before gradients are exchanged"
+    )
     parser.add_argument("--learning-rate", type=float, default=0.1, help=f"for a batch of {REFERENCE_BATCH}")
     parser.add_argument("--warmup-epochs", type=float, default=1.0)
     parser.add_argument("--lars", action="store_true")
@@ -104,7 +106,9 @@ def main() -> None:
             schedule.step()
         mean = hvd.allreduce(torch.stack(losses).mean(), name="loss")
         if hvd.rank() == 0:
-            print(f"epoch {epoch}: batch {batch}, learning rate {schedule.get_last_lr()[0]:.4f}, loss {mean.item():.4f}")
+            print(
+                f"epoch {epoch}: batch {batch}, learning rate {schedule.get_last_lr()[0]:.4f}, loss {mean.item():.4f}"
+            )
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ class HorovodFormat:
     def head(self) -> list[str]:
         """The records that open a file, after the bracket."""
         epoch_us = self._header.clock.origin_unix_ns // 1000
+        described = f'{{"start_time_since_epoch_in_micros":{epoch_us}}}'
         return [
-            '{"name": "process_name", "ph": "M", "pid": 0, '
-            f'"args": {{"start_time_since_epoch_in_micros":{epoch_us}}}}},\n',
+            f'{{"name": "process_name", "ph": "M", "pid": 0, "args": {described}}},\n',
             '{"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}},\n',
         ]
 
@@ -62,9 +62,7 @@ class HorovodFormat:
     def _end(at_us: int, pid: int, described: str = "") -> str:
         return f'{{"ph": "E", "ts": {at_us}, "pid": {pid}{described}}},\n'
 
-    def span(
-        self, name: str, category: str, tid: int, start_ns: int, end_ns: int, args: dict[str, Any] | None
-    ) -> str:
+    def span(self, name: str, category: str, tid: int, start_ns: int, end_ns: int, args: dict[str, Any] | None) -> str:
         """Keep what belongs to the collective whose tensors come next."""
         del category
         if tid != _COMMUNICATION:
@@ -100,9 +98,7 @@ class HorovodFormat:
         lines.append(self._begin(f"{NEGOTIATE_PREFIX}{life.kind.upper()}", self._us(life.submitted_ns), pid))
         return "".join(lines)
 
-    def lives(
-        self, lives: Sequence[TensorLife], process_set: int, seq: int, times_ns: tuple[int, int, int]
-    ) -> str:
+    def lives(self, lives: Sequence[TensorLife], process_set: int, seq: int, times_ns: tuple[int, int, int]) -> str:
         """All events of the tensors of one executed collective (arguments as in `ShardFormat.lives`)."""
         del process_set, seq
         negotiated_us, start_us, end_us = (self._us(at_ns) for at_ns in times_ns)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from .errors import TraceError
-from .nvtx_ranges import NvtxRanges
 from .horovod_format import HorovodFormat
+from .nvtx_ranges import NvtxRanges
 from .shard_format import ShardFormat, ShardHeader, TensorLife
 from .vocabulary import WORKER_TID
 

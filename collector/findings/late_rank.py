@@ -44,7 +44,8 @@ def _step_of(facts: Facts, times_ns: pd.Series) -> np.ndarray[tuple[int], np.dty
 
 def _lateness_by_rank(facts: Facts) -> tuple[list[int], np.ndarray[tuple[int, int], np.dtype[np.float64]]] | None:
     """For each rank and step how far its ticks are behind the last of the others (median over collectives, ns)."""
-    table = facts.trace.arrivals.pivot(index="seq", columns="rank", values="arrival_ns").dropna()
+    arrivals = facts.trace.arrivals
+    table = arrivals[arrivals["process_set"] == 0].pivot(index="seq", columns="rank", values="arrival_ns").dropna()
     if len(table) < ENOUGH_TICKS_RATIO * len(facts.trace.collectives) or len(table.columns) < 2:  # noqa: PLR2004
         return None
     step = _step_of(facts, table.min(axis="columns"))

@@ -6,10 +6,10 @@ itself and executes what it is told: the way to the result then leads through no
 """
 
 import logging
-import sys
+import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ...timeline import recorder
@@ -21,6 +21,7 @@ from .autotune import Autotuner
 from .channel import Channel
 from .clock_sync import offset_of
 from .coordinator import Coordinator, Orders, share_out
+from .endings import GRACE_S, Failures, farewell
 from .member import Member
 from .messages import (
     Abort,
@@ -69,6 +70,7 @@ class ControlPlane:
         completions: Completions,
         config: Config,
         follow_clock: bool,
+        core: int | None = None,
     ) -> None:
         """Join the parts.
 
@@ -76,6 +78,7 @@ class ControlPlane:
             channels: by rank; on rank 0 one to every other rank, elsewhere one to rank 0.
             coordinator: on rank 0 only.
             follow_clock: whether this rank's clock has to be compared with rank 0's now and then.
+            core: where the thread runs; None for anywhere.
         """
         self.member = member
         self._rank = rank
@@ -89,6 +92,7 @@ class ControlPlane:
         self._autotuner = Autotuner(config) if coordinator is not None and config.autotune else None
         self._offsets_ns = dict.fromkeys(range(len(hosts)), 0)
         self._follow_clock = follow_clock
+        self._core = core
         # Whoever holds the role attends to the sockets; all state below is his.
         self._role = threading.Lock()
         self._sources = Sources(channels.values())
@@ -98,7 +102,8 @@ class ControlPlane:
         self._blocked = False
         self._due_ns = 0
         self._holding = False
-        self._failure: str | None = None
+        # Rank 0 hears of every rank's death, the others hear it from rank 0.
+        self._failures = Failures(completions, GRACE_S if coordinator is not None else 2 * GRACE_S)
         self._goodbye_wanted = False
         self._said_goodbye = False
         self._leaving = False
@@ -179,15 +184,20 @@ class ControlPlane:
         if self._holding or self._leaving:
             self._sources.wake_thread()
 
-    def _execution_failed(self, reason: str) -> None:
-        """The executor could not do what all ranks agreed on."""
-        self._failure = reason
+    def _execution_failed(self, reason: str, entries: Sequence[Entry] = ()) -> None:
+        """The executor could not do what all ranks agreed on; takes over its entries."""
+        self._failures.note(reason, entries)
         self._sources.wake_thread()
 
     # Whoever holds the role.
 
     def _run(self) -> None:
         """The thread: takes the role whenever something happens and nobody has it."""
+        if self._core is not None:
+            try:
+                os.sched_setaffinity(0, {self._core})
+            except OSError as error:
+                _log.warning("the control thread cannot be pinned to core %d: %s", self._core, error.strerror)
         try:
             while not self._finished:
                 self._sources.wait(self._timeout_s())
@@ -234,7 +244,7 @@ class ControlPlane:
             or self._leaving
             or self._holding
             or self.member.has_unsaid
-            or self._failure
+            or self._failures.are_open
             or (self._coordinator is not None and not self._coordinator.is_idle)
         )
 
@@ -250,6 +260,7 @@ class ControlPlane:
 
     def _close(self) -> None:
         with self._role:
+            self._failures.end(self.member.closed or self._failures.suspicion or "the runtime has ended")
             for channel in self._channels.values():
                 channel.close()
             self._executor.stop()
@@ -258,6 +269,8 @@ class ControlPlane:
     def _timeout_s(self) -> float | None:
         """How long there is nothing to do unless something happens."""
         times = []
+        if (remaining_s := self._failures.remaining_s) is not None:
+            times.append(remaining_s)
         if self.member.has_unsaid and not self._driven:
             times.append((self._due_ns - time.monotonic_ns()) / 1e9 if self._due_ns else 0.0)
         now_s = time.monotonic()
@@ -306,7 +319,7 @@ class ControlPlane:
             case ClockOffset():
                 self._offsets_ns[rank] = message.offset_ns
             case Failed() if coordinator is not None:
-                self._abort(message.reason)
+                self._failures.suspect(message.reason)
             case Abort():
                 self._abort(message.reason)
             case Goodbye():
@@ -331,11 +344,13 @@ class ControlPlane:
                 self._send(rank, resend)
 
     def _tick(self) -> None:
-        if self._failure is not None:
-            reason, self._failure = self._failure, None
+        if (reason := self._failures.take_new()) is not None:
             if self._coordinator is None:
                 self._send(0, Failed(reason))
-            self._abort(reason)
+            self._failures.suspect(reason)
+        remaining_s = self._failures.remaining_s
+        if remaining_s is not None and remaining_s <= 0:
+            self._abort(self._failures.suspicion or "")
         self._speak()
         if self._coordinator is not None:
             self._dispatch(self._coordinator)
@@ -459,20 +474,13 @@ class ControlPlane:
             return
         if self._follow_clock and recorder.is_timeline_on():
             self._send(0, ClockPing(time.monotonic_ns()))
+        said = farewell(self._rank, self._hosts[self._rank])
         if self._coordinator is not None:
-            self._end_job(self._farewell())
+            self._end_job(said)
         elif 0 in self._channels:
-            self._send(0, Goodbye(self._farewell()))
+            self._send(0, Goodbye(said))
         else:
             self._leave("rank 0 is gone")
-
-    def _farewell(self) -> str:
-        """What the other ranks are told: that this one ends, and of what, if it is an exception that nobody has caught."""
-        died_of: BaseException | None = getattr(sys, "last_value", None)
-        if died_of is None:
-            return f"rank {self._rank} has shut down"
-        said = f"{type(died_of).__name__}: {died_of}".splitlines()[0][:500]
-        return f"rank {self._rank} on {self._hosts[self._rank]} died of {said}"
 
     def _end_job(self, reason: str) -> None:
         """Rank 0: the first rank that shuts down ends the job for all."""
@@ -515,6 +523,7 @@ class ControlPlane:
         entries = self.member.close(reason)
         error = self.member.closed
         self._completions.finish(entries, error)
+        self._failures.end(error or reason)
         self._executor.abort(error or reason)
         self._leaving = True
         self._finished = True

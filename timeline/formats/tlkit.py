@@ -329,8 +329,11 @@ class _ShardReader:
         if submitted_ns >= 0:
             tables.arrivals[process_set, seq, self.rank] = submitted_ns
         # Rank 0 tells everybody's arrival; it matters for ranks whose own shard is missing.
-        told = args.get("arrivals")
-        for rank, arrival in enumerate(told if isinstance(told, list) else ()):
+        told, members = args.get("arrivals"), args.get("ranks")
+        for position, arrival in enumerate(told if isinstance(told, list) else ()):
+            # The first rank of a process set tells them in the order of the set's ranks.
+            within = isinstance(members, list) and position < len(members)
+            rank = _integer(members[position], position) if within else position
             tables.arrivals.setdefault((process_set, seq, rank), time_of(arrival))
 
 

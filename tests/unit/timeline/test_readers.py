@@ -127,6 +127,18 @@ def test_our_shard_becomes_tables(tmp_path: Path) -> None:
     assert trace.arrivals.to_dict("records")[1] == {"process_set": 0, "seq": 0, "rank": 1, "arrival_ns": 38_500}
 
 
+def test_arrivals_in_a_process_set_belong_to_its_ranks(tmp_path: Path) -> None:
+    """The first rank of the set tells them by position."""
+    text = shard(rank=3, size=8)
+    lines = ShardFormat(header(3, 8))
+    of_set = {"seq": 4, "process_set": 2, "ranks": [3, 7], "submitted": 80.0, "arrivals": [80.0, 85.5]}
+    extra = lines.span("ALLREDUCE", "collective", 3, 90_000, 95_000, of_set)
+    (tmp_path / "t.json").write_text(text.removesuffix("\n]\n") + ",\n" + extra.removesuffix(",\n") + "\n]\n")
+    trace = open_trace(tmp_path / "t.json")
+    told = trace.arrivals[trace.arrivals["process_set"] == 2]
+    assert told[["seq", "rank", "arrival_ns"]].to_numpy().tolist() == [[4, 3, 80_000], [4, 7, 85_500]]
+
+
 def test_one_file_finds_its_siblings_and_leaves_out_leftovers(tmp_path: Path) -> None:
     """A shard of an earlier run beside it is not part of this one; a missing rank is said."""
     (tmp_path / "t.json").write_text(shard(0, 3))
