@@ -17,7 +17,7 @@ def completions() -> Completions:
 
 def make_entry() -> Entry:
     """An allreduce that somebody waits for."""
-    import torch  # noqa: PLC0415  slow, and only here
+    import torch
 
     request = Request(name="allreduce.x", kind="allreduce", dtype="float32", shape=(1,))
     tensor = torch.zeros(1)
