@@ -332,8 +332,9 @@ class _ShardReader:
         told, members = args.get("arrivals"), args.get("ranks")
         for position, arrival in enumerate(told if isinstance(told, list) else ()):
             # The first rank of a process set tells them in the order of the set's ranks.
-            within = isinstance(members, list) and position < len(members)
-            rank = _integer(members[position], position) if within else position
+            rank = position
+            if isinstance(members, list) and position < len(members):
+                rank = _integer(members[position], position)
             tables.arrivals.setdefault((process_set, seq, rank), time_of(arrival))
 
 
