@@ -1,0 +1,851 @@
+/* One pass over the JSON of trace events, into columns.
+ *
+ * Only what is beyond doubt is taken here: an event that is not exactly as the format has it, or holds anything unusual (an
+ * exponent in a time, a key twice, bad UTF-8), is left to the Python code, which sees only those.  So both implementations agree
+ * by construction: whatever this one accepts, the other reads the same.
+ *
+ * The GIL is released while scanning.  The buffer has to be readable PADDING bytes beyond `end`.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#define PADDING 32
+#define MOST_KEYS 32
+#define MOST_DEPTH 512
+#define MOST_US 9000000000000000 /* more does not fit into nanoseconds */
+
+enum { MORE = 0, ODD = 1, CLOSED = 2, STOPPED = 3, TAKEN = 4, NO_MEMORY = 5 };
+enum { KIND_INTEGER = 0, KIND_TEXT = 1 };
+
+/* Growing memory. */
+
+typedef struct {
+    char *data;
+    size_t used, room;
+} Growing;
+
+static int grow(Growing *g, size_t more) {
+    if (g->used + more <= g->room) return 0;
+    size_t room = g->room ? g->room + g->room / 2 : 4096;
+    if (room < g->used + more) room = g->used + more;
+    char *data = realloc(g->data, room);
+    if (!data) return -1;
+    g->data = data;
+    g->room = room;
+    return 0;
+}
+
+static int append(Growing *g, const void *data, size_t size) {
+    if (grow(g, size) < 0) return -1;
+    memcpy(g->data + g->used, data, size);
+    g->used += size;
+    return 0;
+}
+
+/* Texts that are kept once each, numbered in the order in which they come. */
+
+typedef struct {
+    Growing text, ends; /* ends: int64, where each text ends */
+    uint32_t *slots;    /* number + 1, 0 for a free slot */
+    uint64_t *hashes;
+    uint32_t count, mask, room;
+} Texts;
+
+static uint64_t hash_of(const uint8_t *p, size_t n) {
+    uint64_t h = 0x9E3779B97F4A7C15ull ^ n;
+    while (n >= 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        h = (h ^ word) * 0xFF51AFD7ED558CCDull;
+        h ^= h >> 32;
+        p += 8;
+        n -= 8;
+    }
+    uint64_t word = 0;
+    memcpy(&word, p, n);
+    h = (h ^ word) * 0xC4CEB9FE1A85EC53ull;
+    return h ^ (h >> 29);
+}
+
+static int is_utf8(const uint8_t *p, size_t n) {
+    const uint8_t *e = p + n;
+    while (p < e) {
+        uint8_t c = *p;
+        size_t length;
+        if (c < 0x80) {
+            p++;
+            continue;
+        }
+        if (c >= 0xC2 && c <= 0xDF) length = 2;
+        else if (c >= 0xE0 && c <= 0xEF) length = 3;
+        else if (c >= 0xF0 && c <= 0xF4) length = 4;
+        else return 0;
+        if ((size_t)(e - p) < length) return 0;
+        for (size_t i = 1; i < length; i++)
+            if ((p[i] & 0xC0) != 0x80) return 0;
+        if (c == 0xE0 && p[1] < 0xA0) return 0;
+        if (c == 0xED && p[1] > 0x9F) return 0;
+        if (c == 0xF0 && p[1] < 0x90) return 0;
+        if (c == 0xF4 && p[1] > 0x8F) return 0;
+        p += length;
+    }
+    return 1;
+}
+
+static int64_t text_start(const Texts *t, uint32_t number) {
+    return number ? ((const int64_t *)t->ends.data)[number - 1] : 0;
+}
+
+static int widen(Texts *t) {
+    uint32_t room = t->room ? t->room * 2 : 256;
+    uint32_t *slots = calloc(room, sizeof *slots);
+    uint64_t *hashes = realloc(t->hashes, room * sizeof *hashes);
+    if (hashes) t->hashes = hashes;
+    if (!slots || !hashes) {
+        free(slots);
+        return -1;
+    }
+    for (uint32_t i = 0; i < t->count; i++) {
+        uint32_t at = (uint32_t)t->hashes[i] & (room - 1);
+        while (slots[at]) at = (at + 1) & (room - 1);
+        slots[at] = i + 1;
+    }
+    free(t->slots);
+    t->slots = slots;
+    t->room = room;
+    t->mask = room - 1;
+    return 0;
+}
+
+/* The number of a text; -1 if it is new and no UTF-8, -2 without memory. */
+static int64_t number_of(Texts *t, const uint8_t *p, size_t n) {
+    uint64_t hash = hash_of(p, n);
+    if (!t->slots && widen(t) < 0) return -2;
+    uint32_t at = (uint32_t)hash & t->mask;
+    while (t->slots[at]) {
+        uint32_t number = t->slots[at] - 1;
+        if (t->hashes[number] == hash) {
+            int64_t start = text_start(t, number), end = ((const int64_t *)t->ends.data)[number];
+            if ((size_t)(end - start) == n && !memcmp(t->text.data + start, p, n)) return number;
+        }
+        at = (at + 1) & t->mask;
+    }
+    if (!is_utf8(p, n)) return -1;
+    if (t->count >= INT32_MAX - 1) return -2;
+    if (append(&t->text, p, n) < 0) return -2;
+    int64_t end = (int64_t)t->text.used;
+    if (append(&t->ends, &end, sizeof end) < 0) return -2;
+    t->hashes[t->count] = hash;
+    t->slots[at] = ++t->count;
+    if (t->count * 2 > t->room && widen(t) < 0) return -2;
+    return t->count - 1;
+}
+
+static void free_texts(Texts *t) {
+    free(t->text.data);
+    free(t->ends.data);
+    free(t->slots);
+    free(t->hashes);
+    memset(t, 0, sizeof *t);
+}
+
+/* Columns. */
+
+enum { PHASE, NAME, CATEGORY, PROCESS, THREAD, ID, START, DURATION, ARGS_START, ARGS_NBYTES, COLUMNS };
+static const char *const COLUMN_NAMES[COLUMNS] = {"phase", "name", "category", "process", "thread",
+                                                  "id", "start", "duration", "args_start", "args_nbytes"};
+
+typedef struct {
+    char name[64];
+    size_t length;
+    int kind;
+    Growing rows, values; /* uint32 rows; int64 values, or int32 numbers of texts */
+    Texts texts;
+} Key;
+
+typedef struct {
+    PyObject_HEAD
+    Growing columns[COLUMNS];
+    Texts texts[ID + 1]; /* for NAME, CATEGORY, PROCESS, THREAD and ID */
+    Key keys[MOST_KEYS];
+    int key_count, with_ids;
+    uint32_t rows;
+    Growing scratch, tagged;
+} Scanner;
+
+/* A piece of the buffer; for strings without the quotes. */
+typedef struct {
+    const uint8_t *start, *end;
+    int is_string, escaped;
+} Slice;
+
+static inline const uint8_t *skip_space(const uint8_t *p, const uint8_t *e) {
+    while (p < e && (*p == ' ' || *p == '\n' || *p == '\t' || *p == '\r')) p++;
+    return p;
+}
+
+static int hex_value(uint8_t c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* From behind the opening quote to the closing one. */
+static int find_quote(const uint8_t **position, const uint8_t *e, int *escaped) {
+    const uint8_t *p = *position;
+    for (;;) {
+#if defined(__SSE2__)
+        while (p < e) {
+            __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+            __m128i hits = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\')));
+            hits = _mm_or_si128(hits, _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1F)), bytes));
+            int mask = _mm_movemask_epi8(hits);
+            if (mask) {
+                p += __builtin_ctz((unsigned)mask);
+                break;
+            }
+            p += 16;
+        }
+#else
+        while (p < e && *p != '"' && *p != '\\' && *p >= 0x20) p++;
+#endif
+        if (p >= e) return MORE;
+        if (*p == '"') {
+            *position = p;
+            return TAKEN;
+        }
+        if (*p != '\\') return ODD;
+        *escaped = 1;
+        if (p + 1 >= e) return MORE;
+        switch (p[1]) {
+        case '"': case '\\': case '/': case 'b': case 'f': case 'n': case 'r': case 't':
+            p += 2;
+            break;
+        case 'u': {
+            if (p + 5 >= e) return MORE;
+            int first = hex_value(p[2]), second = hex_value(p[3]);
+            if (first < 0 || second < 0 || hex_value(p[4]) < 0 || hex_value(p[5]) < 0) return ODD;
+            if (first == 13 && second >= 8) return ODD; /* surrogates */
+            p += 6;
+            break;
+        }
+        default:
+            return ODD;
+        }
+    }
+}
+
+static int skip_number(const uint8_t **position, const uint8_t *e) {
+    const uint8_t *p = *position;
+    if (*p == '-') p++;
+    if (p >= e) return MORE;
+    if (*p == '0') p++;
+    else if (*p >= '1' && *p <= '9') while (p < e && *p >= '0' && *p <= '9') p++;
+    else return ODD;
+    if (p < e && *p == '.') {
+        const uint8_t *digits = ++p;
+        while (p < e && *p >= '0' && *p <= '9') p++;
+        if (p < e && p == digits) return ODD;
+    }
+    if (p < e && (*p == 'e' || *p == 'E')) {
+        p++;
+        if (p < e && (*p == '+' || *p == '-')) p++;
+        const uint8_t *digits = p;
+        while (p < e && *p >= '0' && *p <= '9') p++;
+        if (p < e && p == digits) return ODD;
+    }
+    if (p >= e) return MORE;
+    *position = p;
+    return TAKEN;
+}
+
+static int skip_word(const uint8_t **position, const uint8_t *e, const char *word, size_t length) {
+    if ((size_t)(e - *position) < length) return MORE;
+    if (memcmp(*position, word, length)) return ODD;
+    *position += length;
+    return TAKEN;
+}
+
+/* Any value; checks that it is JSON. */
+static int skip_value(const uint8_t **position, const uint8_t *e) {
+    const uint8_t *p = *position;
+    uint64_t levels[MOST_DEPTH / 64 + 1]; /* a bit a level: whether it is an object */
+    int depth = 0, status, escaped, is_object = 0;
+#define PUSH(object) (levels[depth / 64] = (levels[depth / 64] & ~(1ull << depth % 64)) | (uint64_t)(object) << depth % 64, depth++)
+#define POP() (depth--, is_object = depth ? (int)(levels[(depth - 1) / 64] >> (depth - 1) % 64 & 1) : 0)
+value:
+    p = skip_space(p, e);
+    if (p >= e) return MORE;
+    switch (*p) {
+    case '"':
+        p++;
+        if ((status = find_quote(&p, e, &escaped)) != TAKEN) return status;
+        p++;
+        break;
+    case '{':
+    case '[':
+        if (depth >= MOST_DEPTH) return ODD;
+        is_object = *p == '{';
+        PUSH(is_object);
+        p = skip_space(p + 1, e);
+        if (p >= e) return MORE;
+        if (*p == (is_object ? '}' : ']')) {
+            p++;
+            POP();
+            break;
+        }
+        if (is_object) goto key;
+        goto value;
+    case 't':
+        if ((status = skip_word(&p, e, "true", 4)) != TAKEN) return status;
+        break;
+    case 'f':
+        if ((status = skip_word(&p, e, "false", 5)) != TAKEN) return status;
+        break;
+    case 'n':
+        if ((status = skip_word(&p, e, "null", 4)) != TAKEN) return status;
+        break;
+    default:
+        if ((status = skip_number(&p, e)) != TAKEN) return status;
+    }
+after:
+    if (!depth) {
+        *position = p;
+        return TAKEN;
+    }
+    p = skip_space(p, e);
+    if (p >= e) return MORE;
+    if (*p == ',') {
+        p++;
+        if (is_object) goto key;
+        goto value;
+    }
+    if (*p != (is_object ? '}' : ']')) return ODD;
+    p++;
+    POP();
+    goto after;
+key:
+    p = skip_space(p, e);
+    if (p >= e) return MORE;
+    if (*p != '"') return ODD;
+    p++;
+    if ((status = find_quote(&p, e, &escaped)) != TAKEN) return status;
+    p = skip_space(p + 1, e);
+    if (p >= e) return MORE;
+    if (*p != ':') return ODD;
+    p++;
+    goto value;
+}
+
+static int take_slice(const uint8_t **position, const uint8_t *e, Slice *slice) {
+    const uint8_t *p = *position;
+    int status;
+    slice->escaped = 0;
+    slice->is_string = *p == '"';
+    if (slice->is_string) {
+        slice->start = ++p;
+        if ((status = find_quote(&p, e, &slice->escaped)) != TAKEN) return status;
+        slice->end = p++;
+    } else {
+        slice->start = p;
+        if ((status = skip_value(&p, e)) != TAKEN) return status;
+        slice->end = p;
+    }
+    *position = p;
+    return TAKEN;
+}
+
+/* A JSON integer of at most 18 digits; ODD for anything else. */
+static int read_integer(Slice slice, int64_t *value) {
+    const uint8_t *p = slice.start;
+    int negative = *p == '-';
+    if (negative) p++;
+    if (slice.end - p < 1 || slice.end - p > 18) return ODD;
+    int64_t number = 0;
+    for (; p < slice.end; p++) {
+        if (*p < '0' || *p > '9') return ODD;
+        number = number * 10 + (*p - '0');
+    }
+    *value = negative ? -number : number;
+    return TAKEN;
+}
+
+/* Microseconds in decimal to the nearest nanosecond, halves away from zero. */
+static int read_time(Slice slice, int64_t *ns) {
+    const uint8_t *p = slice.start;
+    int negative = *p == '-', digits = 0, decimals = 0;
+    int64_t number = 0;
+    if (slice.is_string) return ODD;
+    if (negative) p++;
+    for (; p < slice.end && *p >= '0' && *p <= '9'; p++, digits++) number = number * 10 + (*p - '0');
+    if (digits < 1 || digits > 16 || number >= MOST_US) return ODD;
+    int up = 0;
+    if (p < slice.end && *p == '.')
+        for (p++; p < slice.end && *p >= '0' && *p <= '9'; p++) {
+            if (decimals < 3) number = number * 10 + (*p - '0');
+            else if (decimals == 3) up = *p >= '5';
+            decimals++;
+        }
+    if (p < slice.end) return ODD;
+    for (; decimals < 3; decimals++) number *= 10;
+    number += up;
+    *ns = negative ? -number : number;
+    return TAKEN;
+}
+
+/* The text that a string stands for, in `scratch` if it has escapes. */
+static int unescape(Scanner *s, Slice slice, const uint8_t **text, size_t *size) {
+    if (!slice.escaped) {
+        *text = slice.start;
+        *size = (size_t)(slice.end - slice.start);
+        return 0;
+    }
+    s->scratch.used = 0;
+    if (grow(&s->scratch, (size_t)(slice.end - slice.start)) < 0) return -1;
+    uint8_t *out = (uint8_t *)s->scratch.data;
+    for (const uint8_t *p = slice.start; p < slice.end;) {
+        if (*p != '\\') {
+            *out++ = *p++;
+            continue;
+        }
+        uint8_t c = p[1];
+        p += 2;
+        switch (c) {
+        case 'b': *out++ = '\b'; break;
+        case 'f': *out++ = '\f'; break;
+        case 'n': *out++ = '\n'; break;
+        case 'r': *out++ = '\r'; break;
+        case 't': *out++ = '\t'; break;
+        case 'u': {
+            unsigned code = 0;
+            for (int i = 0; i < 4; i++) code = code * 16 + (unsigned)hex_value(*p++);
+            if (code < 0x80) *out++ = (uint8_t)code;
+            else if (code < 0x800) {
+                *out++ = (uint8_t)(0xC0 | code >> 6);
+                *out++ = (uint8_t)(0x80 | (code & 0x3F));
+            } else {
+                *out++ = (uint8_t)(0xE0 | code >> 12);
+                *out++ = (uint8_t)(0x80 | (code >> 6 & 0x3F));
+                *out++ = (uint8_t)(0x80 | (code & 0x3F));
+            }
+            break;
+        }
+        default: *out++ = c;
+        }
+    }
+    *text = (const uint8_t *)s->scratch.data;
+    *size = (size_t)(out - (uint8_t *)s->scratch.data);
+    return 0;
+}
+
+/* The number of a string.  Of a process, thread or id, where 1 and "1" differ, a letter in front tells integers from strings. */
+static int64_t number_of_slice(Scanner *s, Texts *texts, Slice slice, int tagged) {
+    const uint8_t *text;
+    size_t size;
+    if (unescape(s, slice, &text, &size) < 0) return -2;
+    if (!tagged) return number_of(texts, text, size);
+    s->tagged.used = 0;
+    if (grow(&s->tagged, size + 1) < 0) return -2;
+    uint8_t *tagged_text = (uint8_t *)s->tagged.data;
+    tagged_text[0] = slice.is_string ? 's' : 'i';
+    memcpy(tagged_text + 1, text, size);
+    return number_of(texts, tagged_text, size + 1);
+}
+
+enum { HAS_PHASE = 1, HAS_NAME = 2, HAS_CATEGORY = 4, HAS_PROCESS = 8, HAS_THREAD = 16, HAS_ID = 32, HAS_TS = 64,
+       HAS_DUR = 128, HAS_ARGS = 256 };
+
+typedef struct {
+    Slice slices[ID + 1];
+    int64_t start, duration;
+    const uint8_t *args, *args_end;
+    Slice values[MOST_KEYS];
+    uint64_t has;      /* HAS_* */
+    uint64_t has_keys; /* a bit a key */
+} Found;
+
+static int take_args(Scanner *s, const uint8_t **position, const uint8_t *e, Found *found) {
+    const uint8_t *p = *position;
+    int status, escaped;
+    if (*p != '{' || !s->key_count) return skip_value(position, e);
+    p = skip_space(p + 1, e);
+    if (p >= e) return MORE;
+    if (*p == '}') {
+        *position = p + 1;
+        return TAKEN;
+    }
+    for (;;) {
+        if (*p != '"') return ODD;
+        const uint8_t *key = ++p;
+        escaped = 0;
+        if ((status = find_quote(&p, e, &escaped)) != TAKEN) return status;
+        if (escaped) return ODD;
+        size_t length = (size_t)(p - key);
+        p = skip_space(p + 1, e);
+        if (p >= e) return MORE;
+        if (*p != ':') return ODD;
+        p = skip_space(p + 1, e);
+        if (p >= e) return MORE;
+        int which = -1;
+        for (int i = 0; i < s->key_count; i++)
+            if (s->keys[i].length == length && s->keys[i].name[0] == (char)key[0] && !memcmp(s->keys[i].name, key, length)) {
+                which = i;
+                break;
+            }
+        if (which < 0) status = skip_value(&p, e);
+        else {
+            found->has_keys |= 1ull << which; /* of two the last counts */
+            status = take_slice(&p, e, &found->values[which]);
+        }
+        if (status != TAKEN) return status;
+        p = skip_space(p, e);
+        if (p >= e) return MORE;
+        if (*p == '}') {
+            *position = p + 1;
+            return TAKEN;
+        }
+        if (*p != ',') return ODD;
+        p = skip_space(p + 1, e);
+        if (p >= e) return MORE;
+    }
+}
+
+static int take_event(Scanner *s, const uint8_t **position, const uint8_t *e, Found *found) {
+    const uint8_t *p = *position;
+    int status;
+    found->has = 0;
+    found->has_keys = 0;
+    found->args = found->args_end = p;
+    p = skip_space(p + 1, e);
+    if (p >= e) return MORE;
+    if (*p == '}') {
+        *position = p + 1;
+        return TAKEN;
+    }
+    for (;;) {
+        if (*p != '"') return ODD;
+        const uint8_t *key = ++p;
+        int escaped = 0;
+        if ((status = find_quote(&p, e, &escaped)) != TAKEN) return status;
+        if (escaped) return ODD;
+        size_t length = (size_t)(p - key);
+        p = skip_space(p + 1, e);
+        if (p >= e) return MORE;
+        if (*p != ':') return ODD;
+        p = skip_space(p + 1, e);
+        if (p >= e) return MORE;
+        uint64_t which = 0;
+        int column = -1;
+        switch (length) {
+        case 2:
+            if (key[0] == 'p' && key[1] == 'h') which = HAS_PHASE, column = PHASE;
+            else if (key[0] == 't' && key[1] == 's') which = HAS_TS;
+            else if (key[0] == 'i' && key[1] == 'd') which = HAS_ID, column = ID;
+            break;
+        case 3:
+            if (!memcmp(key, "cat", 3)) which = HAS_CATEGORY, column = CATEGORY;
+            else if (!memcmp(key, "pid", 3)) which = HAS_PROCESS, column = PROCESS;
+            else if (!memcmp(key, "tid", 3)) which = HAS_THREAD, column = THREAD;
+            else if (!memcmp(key, "dur", 3)) which = HAS_DUR;
+            break;
+        case 4:
+            if (!memcmp(key, "name", 4)) which = HAS_NAME, column = NAME;
+            else if (!memcmp(key, "args", 4)) which = HAS_ARGS;
+            break;
+        }
+        if (found->has & which) return ODD;
+        found->has |= which;
+        if (column >= 0) {
+            Slice *slice = &found->slices[column];
+            if ((status = take_slice(&p, e, slice)) != TAKEN) return status;
+            if (column == PROCESS || column == THREAD || column == ID) {
+                int64_t value;
+                if (!slice->is_string && (read_integer(*slice, &value) != TAKEN || (*slice->start == '-' && !value)))
+                    return ODD;
+            } else if (!slice->is_string) return ODD;
+        } else if (which == HAS_ARGS) {
+            found->args = p;
+            if ((status = take_args(s, &p, e, found)) != TAKEN) return status;
+            found->args_end = p;
+        } else if (which) {
+            Slice slice;
+            if ((status = take_slice(&p, e, &slice)) != TAKEN) return status;
+            if (read_time(slice, which == HAS_TS ? &found->start : &found->duration) != TAKEN) return ODD;
+        } else if ((status = skip_value(&p, e)) != TAKEN) return status;
+        p = skip_space(p, e);
+        if (p >= e) return MORE;
+        if (*p == '}') {
+            *position = p + 1;
+            return TAKEN;
+        }
+        if (*p != ',') return ODD;
+        p = skip_space(p + 1, e);
+        if (p >= e) return MORE;
+    }
+}
+
+static int put(Scanner *s, int column, const void *value, size_t size) { return append(&s->columns[column], value, size); }
+
+/* Everything is looked up before anything is stored: an odd event leaves no row, though texts of it may stay. */
+static int store_event(Scanner *s, Found *found, int64_t args_start) {
+    int32_t numbers[ID + 1];
+    int32_t texts_of_keys[MOST_KEYS];
+    static const Slice empty = {(const uint8_t *)"", (const uint8_t *)"", 1, 0};
+    static const Slice zero = {(const uint8_t *)"0", (const uint8_t *)"0" + 1, 0, 0};
+    uint8_t phase = 0;
+    if (found->has & HAS_PHASE) {
+        Slice slice = found->slices[PHASE];
+        if (slice.escaped) return ODD;
+        if (slice.end - slice.start == 1) phase = *slice.start;
+        if (phase >= 0x80) return ODD;
+        if (slice.end - slice.start > 1 && !is_utf8(slice.start, (size_t)(slice.end - slice.start))) return ODD;
+    }
+    for (int column = NAME; column <= ID; column++) {
+        int tagged = column == PROCESS || column == THREAD || column == ID;
+        Slice slice;
+        numbers[column] = -1;
+        if (found->has & (1ull << column)) slice = found->slices[column];
+        else if (column == ID) continue;
+        else slice = tagged ? zero : empty;
+        if (column == ID && !s->with_ids) {
+            const uint8_t *text;
+            size_t size;
+            if (unescape(s, slice, &text, &size) < 0) return NO_MEMORY;
+            if (!is_utf8(text, size)) return ODD;
+            continue;
+        }
+        int64_t number = number_of_slice(s, &s->texts[column], slice, tagged);
+        if (number == -1) return ODD;
+        if (number == -2) return NO_MEMORY;
+        numbers[column] = (int32_t)number;
+    }
+    for (int i = 0; i < s->key_count; i++)
+        if ((found->has_keys >> i & 1) && s->keys[i].kind == KIND_TEXT) {
+            Slice slice = found->values[i];
+            if (!slice.is_string && *slice.start == 'n') { /* null: as if it were not there */
+                found->has_keys &= ~(1ull << i);
+                continue;
+            }
+            if (!slice.is_string && slice.end - slice.start == 2 && !memcmp(slice.start, "-0", 2)) slice.start++;
+            int64_t number = number_of_slice(s, &s->keys[i].texts, slice, 0);
+            if (number == -1) return ODD;
+            if (number == -2) return NO_MEMORY;
+            texts_of_keys[i] = (int32_t)number;
+        }
+    int64_t nbytes = found->has & HAS_ARGS ? found->args_end - found->args : 0;
+    int32_t args_nbytes = (int32_t)nbytes;
+    int64_t start = found->has & HAS_TS ? found->start : 0, duration = found->has & HAS_DUR ? found->duration : 0;
+    if (!nbytes) args_start = -1;
+    if (s->rows == UINT32_MAX) return NO_MEMORY;
+    if (put(s, PHASE, &phase, 1) < 0 || put(s, START, &start, 8) < 0 || put(s, DURATION, &duration, 8) < 0 ||
+        put(s, ARGS_START, &args_start, 8) < 0 || put(s, ARGS_NBYTES, &args_nbytes, 4) < 0)
+        return NO_MEMORY;
+    for (int column = NAME; column <= ID; column++) {
+        if (column == ID && !s->with_ids) continue;
+        if (put(s, column, &numbers[column], 4) < 0) return NO_MEMORY;
+    }
+    for (int i = 0; i < s->key_count; i++) {
+        Key *key = &s->keys[i];
+        if (!(found->has_keys >> i & 1)) continue;
+        if (key->kind == KIND_TEXT) {
+            if (append(&key->values, &texts_of_keys[i], 4) < 0) return NO_MEMORY;
+        } else {
+            int64_t value;
+            if (found->values[i].is_string || read_integer(found->values[i], &value) != TAKEN) continue;
+            if (append(&key->values, &value, 8) < 0) return NO_MEMORY;
+        }
+        if (append(&key->rows, &s->rows, 4) < 0) return NO_MEMORY;
+    }
+    s->rows++;
+    return TAKEN;
+}
+
+/* Python. */
+
+static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
+    Py_buffer buffer;
+    Py_ssize_t start, end;
+    long long base, stop;
+    if (!PyArg_ParseTuple(arguments, "y*nnLL", &buffer, &start, &end, &base, &stop)) return NULL;
+    if (start < 0 || start > end || end + PADDING > buffer.len) {
+        PyBuffer_Release(&buffer);
+        PyErr_SetString(PyExc_ValueError, "the buffer must reach 32 bytes beyond the end");
+        return NULL;
+    }
+    const uint8_t *origin = buffer.buf, *p = origin + start, *e = origin + end;
+    int status = MORE;
+    Found found;
+    Py_BEGIN_ALLOW_THREADS;
+    for (;;) {
+        while (p < e && (*p == ',' || *p == '\n' || *p == ' ' || *p == '\r' || *p == '\t')) p++;
+        if (p >= e) break;
+        if (*p != '{') {
+            status = *p == ']' ? CLOSED : ODD;
+            break;
+        }
+        if (base + (p - origin) >= stop) {
+            status = STOPPED;
+            break;
+        }
+        const uint8_t *event = p;
+        status = take_event(self, &p, e, &found);
+        if (status == TAKEN) status = store_event(self, &found, base + (found.args - origin));
+        if (status != TAKEN) {
+            p = event;
+            break;
+        }
+        status = MORE;
+    }
+    Py_END_ALLOW_THREADS;
+    Py_ssize_t position = p - origin;
+    PyBuffer_Release(&buffer);
+    if (status == NO_MEMORY) return PyErr_NoMemory();
+    return Py_BuildValue("in", status, position);
+}
+
+static PyObject *bytes_of(Growing *g) {
+    PyObject *result = PyBytes_FromStringAndSize(g->data, (Py_ssize_t)g->used);
+    free(g->data);
+    memset(g, 0, sizeof *g);
+    return result;
+}
+
+static PyObject *list_of(Texts *t, int tagged) {
+    PyObject *list = PyList_New(t->count);
+    if (!list) return NULL;
+    for (uint32_t i = 0; i < t->count; i++) {
+        int64_t start = text_start(t, i), end = ((int64_t *)t->ends.data)[i];
+        const char *text = t->text.data + start;
+        PyObject *item;
+        if (tagged && text[0] == 'i') {
+            char digits[32] = {0};
+            memcpy(digits, text + 1, (size_t)(end - start - 1));
+            item = PyLong_FromString(digits, NULL, 10);
+        } else item = PyUnicode_DecodeUTF8(text + tagged, end - start - tagged, "strict");
+        if (!item) {
+            Py_DECREF(list);
+            return NULL;
+        }
+        PyList_SET_ITEM(list, i, item);
+    }
+    free_texts(t);
+    return list;
+}
+
+static int set_item(PyObject *dictionary, const char *name, PyObject *value) {
+    if (!value) return -1;
+    int result = PyDict_SetItemString(dictionary, name, value);
+    Py_DECREF(value);
+    return result;
+}
+
+/* Hands out the columns and begins anew. */
+static PyObject *Scanner_finish(Scanner *self, PyObject *Py_UNUSED(none)) {
+    PyObject *columns = PyDict_New(), *texts = PyDict_New(), *keys = PyDict_New();
+    if (!columns || !texts || !keys) goto failed;
+    for (int i = 0; i < COLUMNS; i++)
+        if (set_item(columns, COLUMN_NAMES[i], bytes_of(&self->columns[i])) < 0) goto failed;
+    for (int i = NAME; i <= ID; i++)
+        if (set_item(texts, COLUMN_NAMES[i], list_of(&self->texts[i], i == PROCESS || i == THREAD || i == ID)) < 0) goto failed;
+    for (int i = 0; i < self->key_count; i++) {
+        Key *key = &self->keys[i];
+        PyObject *rows = bytes_of(&key->rows), *values = bytes_of(&key->values), *list = list_of(&key->texts, 0);
+        if (!rows || !values || !list) {
+            Py_XDECREF(rows);
+            Py_XDECREF(values);
+            Py_XDECREF(list);
+            goto failed;
+        }
+        PyObject *item = Py_BuildValue("NNN", rows, values, list);
+        if (set_item(keys, key->name, item) < 0) goto failed;
+    }
+    self->rows = 0;
+    return Py_BuildValue("NNN", columns, texts, keys);
+failed:
+    Py_XDECREF(columns);
+    Py_XDECREF(texts);
+    Py_XDECREF(keys);
+    return NULL;
+}
+
+static int Scanner_init(Scanner *self, PyObject *arguments, PyObject *keywords) {
+    static char *names[] = {"integers", "texts", "with_ids", NULL};
+    PyObject *lists[2];
+    int with_ids = 0;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!|p", names, &PyTuple_Type, &lists[0], &PyTuple_Type, &lists[1],
+                                     &with_ids))
+        return -1;
+    self->with_ids = with_ids;
+    self->key_count = 0;
+    for (int kind = KIND_INTEGER; kind <= KIND_TEXT; kind++)
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(lists[kind]); i++) {
+            Py_ssize_t size;
+            const char *name = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(lists[kind], i), &size);
+            if (!name) return -1;
+            if (self->key_count >= MOST_KEYS || size < 1 || size >= 64) {
+                PyErr_SetString(PyExc_ValueError, "at most 32 keys of 1 to 63 bytes");
+                return -1;
+            }
+            Key *key = &self->keys[self->key_count++];
+            memcpy(key->name, name, (size_t)size + 1);
+            key->length = (size_t)size;
+            key->kind = kind;
+        }
+    return 0;
+}
+
+static void Scanner_dealloc(Scanner *self) {
+    for (int i = 0; i < COLUMNS; i++) free(self->columns[i].data);
+    for (int i = 0; i <= ID; i++) free_texts(&self->texts[i]);
+    for (int i = 0; i < MOST_KEYS; i++) {
+        free(self->keys[i].rows.data);
+        free(self->keys[i].values.data);
+        free_texts(&self->keys[i].texts);
+    }
+    free(self->scratch.data);
+    free(self->tagged.data);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *Scanner_rows(Scanner *self, void *Py_UNUSED(closure)) { return PyLong_FromUnsignedLong(self->rows); }
+
+static PyMethodDef Scanner_methods[] = {
+    {"feed", (PyCFunction)Scanner_feed, METH_VARARGS,
+     "feed(buffer, start, end, base, stop) -> (status, position): take events; see scanning/native.c."},
+    {"finish", (PyCFunction)Scanner_finish, METH_NOARGS, "Hand out the columns and begin anew."},
+    {NULL},
+};
+
+static PyGetSetDef Scanner_properties[] = {{"rows", (getter)Scanner_rows, NULL, "Events taken.", NULL}, {NULL}};
+
+static PyTypeObject ScannerType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tlkit.timeline.scanning._native.Scanner",
+    .tp_basicsize = sizeof(Scanner),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Scanner(integers, texts, with_ids=False): columns of trace events.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Scanner_init,
+    .tp_dealloc = (destructor)Scanner_dealloc,
+    .tp_methods = Scanner_methods,
+    .tp_getset = Scanner_properties,
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "The compiled scanner of trace events.", -1, NULL};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *result;
+    if (PyType_Ready(&ScannerType) < 0 || !(result = PyModule_Create(&module))) return NULL;
+    Py_INCREF(&ScannerType);
+    if (PyModule_AddObject(result, "Scanner", (PyObject *)&ScannerType) < 0) {
+        Py_DECREF(&ScannerType);
+        Py_DECREF(result);
+        return NULL;
+    }
+    return result;
+}

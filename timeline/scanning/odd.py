@@ -1,0 +1,244 @@
+"""Events that are not as the format has them: repaired where that is possible, dropped and counted where not.
+
+Both scanners come here with what they do not take themselves, so that they agree on what becomes of it.
+"""
+
+import json
+import re
+from collections import Counter
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgspec
+
+#: An event is hardly longer; without a limit one stray quote would make each resynchronisation read to the end.
+LONGEST_EVENT: Final = 2 * 1024 * 1024
+
+#: Integers with more digits are no ranks, threads or ids: they are kept as text.
+MOST_DIGITS: Final = 18
+
+#: Times in microseconds from here on do not fit into nanoseconds.
+MOST_US: Final = 9 * 10**15
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of the Trace Event Format, with the fields that readers look at."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    id: int | str = ""
+    s: str = ""
+    bp: str = ""
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Times(msgspec.Struct, gc=False):
+    """The times of an event as they are written."""
+
+    ts: msgspec.Raw = msgspec.Raw(b"0")
+    dur: msgspec.Raw = msgspec.Raw(b"0")
+
+
+decode_one: Final = msgspec.json.Decoder(Event).decode
+_decode_times: Final = msgspec.json.Decoder(_Times).decode
+_decode_any: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
+#: Where the next element of an array may begin.
+_NEXT_EVENT: Final = re.compile(rb"[,\[][ \t\r\n]*(?=\{)")
+_MAY_BEGIN: Final = re.compile(rb"[,\[][ \t\r\n]*\Z")
+_OPEN, _CLOSE = b"{}"
+_BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+
+
+class OddEvents:
+    """Takes up the reading wherever a scanner stops."""
+
+    def __init__(self, dropped: Counter[str]) -> None:
+        """Begin.
+
+        Args:
+            dropped: is added to for what could not be used: `truncated` (the last event is cut), `broken` (one in the middle),
+                `impossible_time`; `repaired` counts events that could be used after all.
+        """
+        self._dropped = dropped
+        self._looking_for: str | None = None
+        """Why an event was given up, while the next one is looked for."""
+        self.array_is_over = False
+
+    def read(self, data: bytes | bytearray, position: int, end: int, *, final: bool) -> tuple[Event | None, bytes, int, bool]:
+        """Take what stands at `position`: one event, or what has to be skipped to come to one.
+
+        Args:
+            final: whether nothing comes after `end`.
+
+        Returns:
+            The event, if there is one; its text; where to go on; and whether more bytes are needed to do so.
+        """
+        if self._looking_for is not None:
+            return self._look_for_next(data, position, end, final=final)
+        begin = data.find(b"{", position, end)
+        if data.find(b"]", position, end if begin < 0 else begin) >= 0:
+            self.array_is_over = True
+            return None, b"", data.find(b"]", position, end), False
+        if begin < 0:
+            return None, b"", end, not final
+        stop = _end_of_object(data, begin, end)
+        if stop < 0 and not final and end - begin < LONGEST_EVENT:
+            return None, b"", begin, True
+        text = bytes(data[begin:stop]) if stop > 0 else b""
+        event = self._parse(text) if text else None
+        if event is not None:
+            return event, text, stop, False
+        self._looking_for = "truncated" if stop < 0 else "broken"
+        return self._look_for_next(data, begin + 1, end, final=final)
+
+    def _look_for_next(
+        self, data: bytes | bytearray, position: int, end: int, *, final: bool
+    ) -> tuple[Event | None, bytes, int, bool]:
+        following = _NEXT_EVENT.search(data, position, end)
+        if following is not None:
+            self._dropped["broken"] += 1
+            self._looking_for = None
+            return None, b"", following.end(), False
+        if final:
+            assert self._looking_for is not None
+            self._dropped[self._looking_for] += 1
+            self._looking_for = None
+            return None, b"", end, False
+        last = max(data.rfind(b",", position, end), data.rfind(b"[", position, end))
+        may_begin = last >= 0 and _MAY_BEGIN.match(data, last, end) is not None
+        return None, b"", last if may_begin else end, True
+
+    def _parse(self, text: bytes) -> Event | None:
+        try:
+            return decode_one(text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass
+        try:
+            repaired = _BAD_ESCAPE.sub(r"\\\\", text.decode("utf-8", "replace"))
+            fields: Any = json.loads(repaired, strict=False)
+            event = _from_fields(fields)
+        except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError):
+            return None
+        self._dropped["repaired"] += 1
+        return event
+
+    def canonical(self, event: Event, text: bytes) -> list[bytes]:
+        """The event as plain JSON that no scanner finds odd, the truest first; none if its times are beyond all clocks."""
+        try:
+            times = _decode_times(text)
+            start, duration = _decimal(times.ts), _decimal(times.dur)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, InvalidOperation, ValueError):
+            start, duration = _decimal(repr(event.ts).encode()), _decimal(repr(event.dur).encode())
+        if max(abs(start), abs(duration)) >= MOST_US:
+            self._dropped["impossible_time"] += 1
+            return []
+        plain: dict[str, Any] = {
+            "ph": _plain(event.ph),
+            "name": _plain(event.name),
+            "cat": _plain(event.cat),
+            "pid": _plain(event.pid),
+            "tid": _plain(event.tid),
+        }
+        if event.id != "":
+            plain["id"] = _plain(event.id)
+        told = _encode(plain)[:-1] + f',"ts":{start:.3f},"dur":{duration:.3f}'.encode()
+        if not event.args:
+            return [told + b"}"]
+        args = bytes(event.args)
+        return [
+            told + b',"args":' + args + b"}",
+            told + b',"args":' + _encode(_plain(_loads(args))) + b"}",
+            told + b',"args":{}}',
+        ]
+
+
+
+def _decimal(text: bytes | msgspec.Raw) -> Decimal:
+    """Microseconds to the nearest nanosecond, halves away from zero."""
+    value = Decimal(bytes(text).decode().strip('"'))
+    if not value.is_finite() or abs(value) >= MOST_US:
+        return Decimal(MOST_US)
+    return value.quantize(Decimal("0.001"), rounding=ROUND_HALF_UP)
+
+
+def _plain(value: Any) -> Any:
+    """Something that any JSON reader takes: no lone surrogates, no endless numbers."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 10**MOST_DIGITS else str(value)
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else str(value)
+    if isinstance(value, dict):
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _loads(text: bytes) -> Any:
+    try:
+        return json.loads(_BAD_ESCAPE.sub(r"\\\\", text.decode("utf-8", "replace")), strict=False)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _end_of_object(data: bytes | bytearray, begin: int, end: int) -> int:
+    depth = 0
+    for token in _TOKEN.finditer(data, begin, min(end, begin + LONGEST_EVENT)):
+        byte = data[token.start()]
+        if byte == _OPEN:
+            depth += 1
+        elif byte == _CLOSE:
+            depth -= 1
+            if depth == 0:
+                return token.end()
+    return -1
+
+
+def _from_fields(fields: dict[str, Any]) -> Event:
+    """An event from a decoded object; numbers that are text are taken as numbers.
+
+    Raises:
+        TypeError, ValueError: it has no use as an event.
+    """
+    known = {name: fields[name] for name in Event.__struct_fields__ if name in fields}
+    known["args"] = msgspec.Raw(json.dumps(fields.get("args", {})).encode())
+    for name in ("ts", "dur"):
+        if name in known:
+            known[name] = float(known[name])
+            if not abs(known[name]) < float("inf"):
+                raise ValueError(f"{name} is not finite")
+    for name in ("pid", "tid", "id"):
+        if name in known and (isinstance(known[name], bool) or not isinstance(known[name], (int, str))):
+            known[name] = str(known[name])
+    for name in ("ph", "name", "cat", "s", "bp"):
+        if name in known and not isinstance(known[name], str):
+            known[name] = str(known[name])
+    return Event(**known)
+
+
+def decode_args(text: bytes | msgspec.Raw) -> dict[str, Any]:
+    """Args as a dictionary; empty if they are none."""
+    if not text:
+        return {}
+    try:
+        args = _decode_any(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        args = _loads(bytes(text))
+    return args if isinstance(args, dict) else {}
+
+
+def args_of(event: Event) -> dict[str, Any]:
+    """The args of an event as a dictionary; empty if they are none."""
+    return decode_args(event.args)
