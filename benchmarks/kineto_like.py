@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-OPERATORS = ("aten::linear", "aten::addmm", "aten::relu", "aten::layer_norm", "aten::softmax", "aten::matmul", "aten::add_")
+OPERATORS = (
+    "aten::linear",
+    "aten::addmm",
+    "aten::relu",
+    "aten::layer_norm",
+    "aten::softmax",
+    "aten::matmul",
+    "aten::add_",
+)
 KERNELS = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>, at::detail::Array<char*, 3> >(int)",
     "ampere_sgemm_128x64_tn",
@@ -45,14 +53,18 @@ class Writer:
         self._separator = ""
         header = {
             "schemaVersion": 1,
-            "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85031714816, "numSms": 132}],
+            "deviceProperties": [
+                {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85031714816, "numSms": 132}
+            ],
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size, "pg_count": 1},
             "with_flops": 0,
             "record_shapes": 1,
         }
         file.write(json.dumps(header, indent=2)[:-2] + ',\n  "traceEvents": [')
 
-    def span(self, category: str, name: str, pid: int | str, tid: int | str, start_ns: int, dur_ns: int, args: str) -> None:
+    def span(
+        self, category: str, name: str, pid: int | str, tid: int | str, start_ns: int, dur_ns: int, args: str
+    ) -> None:
         """A complete event."""
         self.totals.events += 1
         self.totals.time_ns_of_category[category] += dur_ns
@@ -78,29 +90,57 @@ def write(path: Path, nbytes: int, *, rank: int = 0, world_size: int = 8, seed: 
         now, correlation, external = 0, 1, 1
         while file.tell() < nbytes:
             step_start, gpu_free, nccl_free = now, now, now
-            out.span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", pid, pid, now, 800_000,
-                     f'"External id": {external}, "Ev Idx": {out.totals.events}')
+            out.span(
+                "user_annotation",
+                "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+                pid,
+                pid,
+                now,
+                800_000,
+                f'"External id": {external}, "Ev Idx": {out.totals.events}',
+            )
             now += 900_000
             for number in range(400):
                 backward = number >= 200
                 operator = OPERATORS[number % len(OPERATORS)]
                 host_ns = 9_000 + chance.randrange(3_000)
                 external += 1
-                out.span("cpu_op", operator, pid, pid + (1 if backward else 0), now, host_ns,
-                         f'"External id": {external},"Record function id": 0, "Concrete Inputs": ["", "", "1"], '
-                         f'"Input type": ["float", "float", ""], "Input Dims": [[64, 1024], [1024, 4096], []], '
-                         f'"Ev Idx": {out.totals.events}')
+                out.span(
+                    "cpu_op",
+                    operator,
+                    pid,
+                    pid + (1 if backward else 0),
+                    now,
+                    host_ns,
+                    f'"External id": {external},"Record function id": 0, "Concrete Inputs": ["", "", "1"], '
+                    f'"Input type": ["float", "float", ""], "Input Dims": [[64, 1024], [1024, 4096], []], '
+                    f'"Ev Idx": {out.totals.events}',
+                )
                 correlation += 1
-                out.span("cuda_runtime", "cudaLaunchKernel", pid, pid, now + 4_000, 3_500,
-                         f'"External id": {external}, "cbid": 211, "correlation": {correlation}')
+                out.span(
+                    "cuda_runtime",
+                    "cudaLaunchKernel",
+                    pid,
+                    pid,
+                    now + 4_000,
+                    3_500,
+                    f'"External id": {external}, "cbid": 211, "correlation": {correlation}',
+                )
                 kernel_ns = 6_000 + chance.randrange(20_000)
                 gpu_free = max(gpu_free, now + 9_000)
                 out.totals.kernels += 1
-                out.span("kernel", KERNELS[number % len(KERNELS)], gpu, 7, gpu_free, kernel_ns,
-                         f'"External id": {external}, "queued": 0, "device": 0, "context": 1, "stream": 7, '
-                         f'"correlation": {correlation}, "registers per thread": 32, "shared memory": 0, '
-                         f'"blocks per SM": 1.24, "warps per SM": 9.93, "grid": [164, 1, 1], "block": [256, 1, 1], '
-                         f'"est. achieved occupancy %": 62')
+                out.span(
+                    "kernel",
+                    KERNELS[number % len(KERNELS)],
+                    gpu,
+                    7,
+                    gpu_free,
+                    kernel_ns,
+                    f'"External id": {external}, "queued": 0, "device": 0, "context": 1, "stream": 7, '
+                    f'"correlation": {correlation}, "registers per thread": 32, "shared memory": 0, '
+                    f'"blocks per SM": 1.24, "warps per SM": 9.93, "grid": [164, 1, 1], "block": [256, 1, 1], '
+                    f'"est. achieved occupancy %": 62',
+                )
                 gpu_free += kernel_ns
                 now += host_ns + 1_000
                 if backward and number % 50 == 49:
@@ -109,17 +149,33 @@ def write(path: Path, nbytes: int, *, rank: int = 0, world_size: int = 8, seed: 
                     start = max(gpu_free, nccl_free)
                     dur = 900_000 + chance.randrange(100_000)
                     out.totals.kernels += 1
-                    out.span("kernel", NCCL, gpu, 20, start, dur,
-                             f'"Collective name": "allreduce", "In msg nelems": {nelems}, "Out msg nelems": {nelems}, '
-                             f'"Group size": {world_size}, "dtype": "Float", "Process Group Name": "0", '
-                             f'"Process Group Ranks": "{list(range(world_size))}", "External id": {external}, "device": 0, '
-                             f'"context": 1, "stream": 20, "correlation": {correlation}')
+                    out.span(
+                        "kernel",
+                        NCCL,
+                        gpu,
+                        20,
+                        start,
+                        dur,
+                        f'"Collective name": "allreduce", "In msg nelems": {nelems}, "Out msg nelems": {nelems}, '
+                        f'"Group size": {world_size}, "dtype": "Float", "Process Group Name": "0", '
+                        f'"Process Group Ranks": "{list(range(world_size))}", "External id": {external}, "device": 0, '
+                        f'"context": 1, "stream": 20, "correlation": {correlation}',
+                    )
                     nccl_free = start + dur
             now = max(now, gpu_free, nccl_free)
-            out.span("user_annotation", "Optimizer.step#AdamW.step", pid, pid, now, 300_000, f'"External id": {external}')
+            out.span(
+                "user_annotation", "Optimizer.step#AdamW.step", pid, pid, now, 300_000, f'"External id": {external}'
+            )
             now += 350_000
-            out.span("user_annotation", f"ProfilerStep#{out.totals.steps}", pid, pid, step_start, now - step_start,
-                     f'"External id": {external}')
+            out.span(
+                "user_annotation",
+                f"ProfilerStep#{out.totals.steps}",
+                pid,
+                pid,
+                step_start,
+                now - step_start,
+                f'"External id": {external}',
+            )
             out.totals.steps += 1
             now += 5_000
         out.close()

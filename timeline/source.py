@@ -31,7 +31,7 @@ class Source:
     most_nbytes: int = MAX_NBYTES
     """It is refused if it unpacks to more."""
 
-    def open(self) -> IO[bytes]:
+    def open(self) -> io.RawIOBase:
         """Its content, unpacked, as a stream.
 
         Raises:
@@ -63,7 +63,7 @@ class Source:
             TraceError: it cannot be read, or is larger than `most_nbytes`.
         """
         with self.open() as stream:
-            return stream.read()
+            return stream.read() or b""
 
     def head(self) -> bytes:
         """The first bytes, unpacked, for telling the format.

@@ -231,7 +231,13 @@ static int find_quote(const uint8_t **position, const uint8_t *e, int *escaped) 
             if (p + 5 >= e) return MORE;
             int first = hex_value(p[2]), second = hex_value(p[3]);
             if (first < 0 || second < 0 || hex_value(p[4]) < 0 || hex_value(p[5]) < 0) return ODD;
-            if (first == 13 && second >= 8) return ODD; /* surrogates */
+            if (first == 13 && second >= 8) { /* surrogates come in pairs */
+                if (p + 11 >= e) return MORE;
+                if (second >= 12 || p[6] != '\\' || p[7] != 'u' || hex_value(p[8]) != 13 || hex_value(p[9]) < 12 ||
+                    hex_value(p[10]) < 0 || hex_value(p[11]) < 0)
+                    return ODD;
+                p += 6;
+            }
             p += 6;
             break;
         }
@@ -425,6 +431,17 @@ static int unescape(Scanner *s, Slice slice, const uint8_t **text, size_t *size)
         case 'u': {
             unsigned code = 0;
             for (int i = 0; i < 4; i++) code = code * 16 + (unsigned)hex_value(*p++);
+            if (code >= 0xD800 && code < 0xE000) { /* the first of a pair, as find_quote has seen */
+                unsigned low = 0;
+                p += 2;
+                for (int i = 0; i < 4; i++) low = low * 16 + (unsigned)hex_value(*p++);
+                code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+                *out++ = (uint8_t)(0xF0 | code >> 18);
+                *out++ = (uint8_t)(0x80 | (code >> 12 & 0x3F));
+                *out++ = (uint8_t)(0x80 | (code >> 6 & 0x3F));
+                *out++ = (uint8_t)(0x80 | (code & 0x3F));
+                break;
+            }
             if (code < 0x80) *out++ = (uint8_t)code;
             else if (code < 0x800) {
                 *out++ = (uint8_t)(0xC0 | code >> 6);
@@ -485,8 +502,11 @@ static int take_args(Scanner *s, const uint8_t **position, const uint8_t *e, Fou
         const uint8_t *key = ++p;
         escaped = 0;
         if ((status = find_quote(&p, e, &escaped)) != TAKEN) return status;
-        if (escaped) return ODD;
         size_t length = (size_t)(p - key);
+        if (escaped) {
+            Slice slice = {key, p, 1, 1};
+            if (unescape(s, slice, &key, &length) < 0) return NO_MEMORY;
+        }
         p = skip_space(p + 1, e);
         if (p >= e) return MORE;
         if (*p != ':') return ODD;
@@ -494,7 +514,7 @@ static int take_args(Scanner *s, const uint8_t **position, const uint8_t *e, Fou
         if (p >= e) return MORE;
         int which = -1;
         for (int i = 0; i < s->key_count; i++)
-            if (s->keys[i].length == length && s->keys[i].name[0] == (char)key[0] && !memcmp(s->keys[i].name, key, length)) {
+            if (s->keys[i].length == length && !memcmp(s->keys[i].name, key, length)) {
                 which = i;
                 break;
             }
@@ -603,7 +623,7 @@ static int store_event(Scanner *s, Found *found, int64_t args_start) {
         Slice slice = found->slices[PHASE];
         if (slice.escaped) return ODD;
         if (slice.end - slice.start == 1) phase = *slice.start;
-        if (phase >= 0x80) return ODD;
+        if (phase >= 0x7F) return ODD;
         if (slice.end - slice.start > 1 && !is_utf8(slice.start, (size_t)(slice.end - slice.start))) return ODD;
     }
     for (int column = NAME; column <= ID; column++) {
@@ -613,6 +633,7 @@ static int store_event(Scanner *s, Found *found, int64_t args_start) {
         if (found->has & (1ull << column)) slice = found->slices[column];
         else if (column == ID) continue;
         else slice = tagged ? zero : empty;
+        if (column == ID && slice.is_string && slice.start == slice.end) continue;
         if (column == ID && !s->with_ids) {
             const uint8_t *text;
             size_t size;

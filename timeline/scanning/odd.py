@@ -49,7 +49,8 @@ _decode_times: Final = msgspec.json.Decoder(_Times).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
+#: A string may be cut by the end of what has been read.
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}]', re.DOTALL)
 #: Where the next element of an array may begin.
 _NEXT_EVENT: Final = re.compile(rb"[,\[][ \t\r\n]*(?=\{)")
 _MAY_BEGIN: Final = re.compile(rb"[,\[][ \t\r\n]*\Z")
@@ -72,7 +73,9 @@ class OddEvents:
         """Why an event was given up, while the next one is looked for."""
         self.array_is_over = False
 
-    def read(self, data: bytes | bytearray, position: int, end: int, *, final: bool) -> tuple[Event | None, bytes, int, bool]:
+    def read(
+        self, data: bytes | bytearray, position: int, end: int, *, final: bool
+    ) -> tuple[Event | None, bytes, int, bool]:
         """Take what stands at `position`: one event, or what has to be skipped to come to one.
 
         Args:
@@ -102,11 +105,16 @@ class OddEvents:
     def _look_for_next(
         self, data: bytes | bytearray, position: int, end: int, *, final: bool
     ) -> tuple[Event | None, bytes, int, bool]:
-        following = _NEXT_EVENT.search(data, position, end)
-        if following is not None:
-            self._dropped["broken"] += 1
-            self._looking_for = None
-            return None, b"", following.end(), False
+        for following in _NEXT_EVENT.finditer(data, position, end):
+            begin = following.end()
+            stop = _end_of_object(data, begin, end)
+            if stop < 0 and not final and end - begin < LONGEST_EVENT:
+                return None, b"", following.start(), True
+            # Objects in a list in the args of what was given up are no events.
+            if stop < 0 or data.find(b'"ph"', begin, stop) >= 0:
+                self._dropped["broken"] += 1
+                self._looking_for = None
+                return None, b"", begin, False
         if final:
             assert self._looking_for is not None
             self._dropped[self._looking_for] += 1
@@ -141,7 +149,7 @@ class OddEvents:
             self._dropped["impossible_time"] += 1
             return []
         plain: dict[str, Any] = {
-            "ph": _plain(event.ph),
+            "ph": event.ph if len(event.ph) == 1 and event.ph.isprintable() and event.ph.isascii() else "",
             "name": _plain(event.name),
             "cat": _plain(event.cat),
             "pid": _plain(event.pid),
@@ -160,7 +168,6 @@ class OddEvents:
         ]
 
 
-
 def _decimal(text: bytes | msgspec.Raw) -> Decimal:
     """Microseconds to the nearest nanosecond, halves away from zero."""
     value = Decimal(bytes(text).decode().strip('"'))
@@ -173,8 +180,6 @@ def _plain(value: Any) -> Any:
     """Something that any JSON reader takes: no lone surrogates, no endless numbers."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
-    if isinstance(value, bool) or value is None:
-        return value
     if isinstance(value, int):
         return value if abs(value) < 10**MOST_DIGITS else str(value)
     if isinstance(value, float):
@@ -183,7 +188,7 @@ def _plain(value: Any) -> Any:
         return {_plain(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    return str(value)
+    return value
 
 
 def _loads(text: bytes) -> Any:

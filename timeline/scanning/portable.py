@@ -1,7 +1,10 @@
 """The scanner in Python, on msgspec: what reads where there is no compiler, and what the compiled one is held to."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import compress, repeat
+from operator import attrgetter, is_not
 from typing import Any, Final
 
 import msgspec
@@ -36,14 +39,29 @@ _BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 
 #: A time in microseconds up to here is exact to the nanosecond as a float, unless it has more than three decimals.
 _EXACT_US: Final = 2**36
+#: So far from a half is not rounded the wrong way.
+_CLEAR: Final = 0.4
+
+#: As much of the args as tells where they are, most of the time.
+_PREFIX: Final = 24
 
 
-class _WrittenTimes(msgspec.Struct, gc=False):
+class _Written(msgspec.Struct, gc=False):
+    """An event with its times as they are written."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
     ts: msgspec.Raw = msgspec.Raw(b"0")
     dur: msgspec.Raw = msgspec.Raw(b"0")
+    id: int | str = ""
+    args: msgspec.Raw = msgspec.Raw(b"")
 
 
-_decode_times: Final = msgspec.json.Decoder(list[_WrittenTimes]).decode
+_decode_written: Final = msgspec.json.Decoder(list[_Written]).decode
+_fields_of: Final = attrgetter("ph", "name", "cat", "pid", "tid", "ts", "dur", "id", "args")
 
 
 class _OddError(Exception):
@@ -67,22 +85,39 @@ class _Typed(_Numbers):
         return super().__missing__(value)
 
 
-def _nanoseconds(floats: np.ndarray, written: Callable[[], Sequence[msgspec.Raw]]) -> np.ndarray:
-    """Times in ns: from floats where they are exact, from the text where not."""
+class _Phases(dict[str, int]):
+    """The code of a phase."""
+
+    def __missing__(self, text: str) -> int:
+        code = self[text] = ord(text) if len(text) == 1 and text.isascii() and text.isprintable() else 0
+        return code
+
+
+_PHASES: Final = _Phases()
+
+
+def _rounded(microseconds: Sequence[float]) -> np.ndarray | None:
+    """Times in ns; None where floats are not exact enough to tell."""
+    floats = np.array(microseconds, np.float64)
     scaled = floats * 1000
     rounded = np.rint(scaled)
-    if len(floats) and not (np.max(np.abs(floats)) < _EXACT_US and np.max(np.abs(scaled - rounded)) < 0.4):  # noqa: PLR2004
-        try:
-            decimals = pa.array([bytes(text) for text in written()], pa.string()).cast(pa.decimal128(38, 9))
-        except pa.ArrowInvalid as error:
-            raise _OddError from error
-        whole = pc.round(decimals, ndigits=3, round_mode="half_towards_infinity")
-        if pc.max(pc.abs(whole)).as_py() >= MOST_US:
-            raise _OddError
-        # The number behind the decimal is the nanoseconds; it lies in the lower half of 16 bytes.
-        halves = np.frombuffer(whole.cast(pa.decimal128(22, 3)).buffers()[1], np.int64)
-        return halves[: 2 * len(floats) : 2].copy()
+    if len(floats) and not (np.max(np.abs(floats)) < _EXACT_US and np.max(np.abs(scaled - rounded)) < _CLEAR):
+        return None
     return rounded.astype(np.int64)
+
+
+def _exactly(written: Sequence[msgspec.Raw]) -> np.ndarray:
+    """Times in ns, as they are written, halves away from zero."""
+    try:
+        decimals = pa.array(list(map(bytes, written)), pa.string()).cast(pa.decimal128(38, 9))
+    except pa.ArrowInvalid as error:
+        raise _OddError from error
+    whole = pc.round(decimals, ndigits=3, round_mode="half_towards_infinity")
+    if pc.max(pc.abs(whole)).as_py() >= MOST_US:
+        raise _OddError
+    # The number behind the decimal is the nanoseconds; it lies in the lower half of 16 bytes.
+    halves = np.frombuffer(whole.cast(pa.decimal128(22, 3)).buffers()[1], np.int64)
+    return halves[: 2 * len(written) : 2].copy()
 
 
 class PortableScanner:
@@ -99,17 +134,18 @@ class PortableScanner:
         self._with_ids = with_ids
         self._integers, self._texts = integers, texts
         self._step = PIECE_NBYTES
+        self._is_exact = False
         self._begin()
         count = len(integers + texts)
         fields = [(f"f{number}", Any, None) for number in range(count)]
+        # Of one name attrgetter makes no tuple.
+        self._values_of: Any = attrgetter(*(name for name, _, _ in fields)) if count > 1 else lambda item: (item.f0,)
         raw = [(f"f{number}", msgspec.Raw, msgspec.Raw(b"")) for number in range(count)]
         rename = {f"f{number}": key for number, key in enumerate(self._integers + self._texts)}
         self._decode_args = msgspec.json.Decoder(
             list[msgspec.defstruct("Args", fields, rename=rename, gc=False)]  # type: ignore[misc]  # made here
         ).decode
-        self._decode_written = msgspec.json.Decoder(
-            msgspec.defstruct("Written", raw, rename=rename, gc=False)
-        ).decode
+        self._decode_written = msgspec.json.Decoder(msgspec.defstruct("Written", raw, rename=rename, gc=False)).decode
 
     def _begin(self) -> None:
         self.rows = 0
@@ -144,10 +180,12 @@ class PortableScanner:
                 return STOPPED, position
             cut = _last_boundary(buffer, position, min(end, position + self._step, max(stop - base, position + 1)))
             if cut < 0:
-                # No end of an event in sight: the last one of the file, of the range, or a long one.
+                # No end of an event in sight: the last one of the file or of the range, or a long one.
                 return ODD, position
             try:
-                self._take(bytes(buffer[position:cut]).rstrip(b" \t\r\n,"), base + position)
+                with memoryview(buffer) as view:
+                    piece = bytes(view[position:cut])
+                self._take(piece, base + position)
             except (msgspec.MsgspecError, UnicodeError, RecursionError, _OddError):
                 if self._step <= SMALL_NBYTES:
                     return ODD, position
@@ -155,73 +193,85 @@ class PortableScanner:
             else:
                 position, self._step = cut, min(PIECE_NBYTES, self._step * 2)
 
+    def take_one(self, event: bytes) -> None:
+        """Take one event, if it is not odd."""
+        with suppress(msgspec.MsgspecError, UnicodeError, RecursionError, _OddError):
+            self._take(event, 0)
+
     def _take(self, piece: bytes, base: int) -> None:
-        events = _decode_many(b"[" + piece + b"]")
-        row, count = self.rows, len(events)
+        array = b"".join([b"[", piece.rstrip(b" \t\r\n,"), b"]"])
+        start = duration = None
+        if not self._is_exact:
+            phases, names, categories, processes, threads, starts, durations, ids, raw_args = zip(
+                *map(_fields_of, _decode_many(array)), strict=True
+            )
+            start, duration = _rounded(starts), _rounded(durations)
+        if start is None or duration is None:
+            # From here on: a file whose times count from 1970 needs it everywhere.
+            self._is_exact = True
+            phases, names, categories, processes, threads, starts, durations, ids, raw_args = zip(
+                *map(_fields_of, _decode_written(array)), strict=True
+            )
+            start, duration = _exactly(starts), _exactly(durations)
         numbers = self._numbers
-        start = _nanoseconds(
-            np.array([event.ts for event in events], np.float64),
-            lambda: [times.ts for times in _decode_times(b"[" + piece + b"]")],
-        )
-        duration = _nanoseconds(
-            np.array([event.dur for event in events], np.float64),
-            lambda: [times.dur for times in _decode_times(b"[" + piece + b"]")],
-        )
-        process = _column(numbers["process"], [event.pid for event in events])
-        thread = _column(numbers["thread"], [event.tid for event in events])
-        columns: dict[str, Any] = {
-            "phase": np.array([_phase(event.ph) for event in events], np.uint8),
-            "name": _column(numbers["name"], [event.name for event in events]),
-            "category": _column(numbers["category"], [event.cat for event in events]),
-            "process": process,
-            "thread": thread,
+        columns: dict[str, np.ndarray] = {
+            "phase": np.array(list(map(_PHASES.__getitem__, phases)), np.uint8),
+            "name": _column(numbers["name"], names),
+            "category": _column(numbers["category"], categories),
+            "process": _column(numbers["process"], processes),
+            "thread": _column(numbers["thread"], threads),
             "start": start,
             "duration": duration,
         }
         if self._with_ids:
-            ids = [event.id for event in events]
             columns["id"] = np.array([-1 if value == "" else numbers["id"][value] for value in ids], np.int32)
-        args = [bytes(event.args) for event in events]
-        starts, position, find = [], 0, piece.find
-        for text in args:
-            if text:
-                position = find(text, position)
-                starts.append(base + position)
-                position += len(text)
-            else:
-                starts.append(-1)
+        args = list(map(bytes, raw_args))
         found = self._find_keys(args)
         # Nothing can be odd any more.
-        columns["args_start"] = np.array(starts, np.int64)
-        columns["args_nbytes"] = np.fromiter(map(len, args), np.int32, count)
+        columns["args_start"] = _places(piece, args, base)
+        columns["args_nbytes"] = np.fromiter(map(len, args), np.int32, len(args))
         for name, values in columns.items():
             self._parts[name].append(values)
         for key, rows, key_values in found:
-            self._key_parts[key].append((rows + np.uint32(row), key_values))
-        self.rows += count
+            self._key_parts[key].append((rows + np.uint32(self.rows), key_values))
+        self.rows += len(args)
 
     def _find_keys(self, args: Sequence[bytes]) -> list[tuple[str, np.ndarray, np.ndarray]]:
         """What the args say of the keys that are kept: key, rows, values or numbers of texts."""
-        objects = [number for number, text in enumerate(args) if text[:1] == b"{"]
-        if not objects or not self._key_parts:
+        are_objects = np.fromiter(map(bytes.startswith, args, repeat(b"{")), bool, len(args))
+        rows = np.flatnonzero(are_objects).astype(np.uint32)
+        if not len(rows) or not self._key_parts:
             return []
-        decoded = self._decode_args(b"[" + b",".join([args[number] for number in objects]) + b"]")
+        objects = args if len(rows) == len(args) else [args[row] for row in rows.tolist()]
+        decoded = self._decode_args(b"[" + b",".join(objects) + b"]")
         found = []
-        for position, key in enumerate(self._key_parts):
-            field = f"f{position}"
-            pairs = [
-                (row, value)
-                for row, item in zip(objects, decoded, strict=True)
-                if (value := getattr(item, field)) is not None
-            ]
-            if key in self._key_texts:
-                texts = self._key_texts[key]
-                values = [texts[self._text_of(value, args[row], field)] for row, value in pairs]
-                found.append((key, np.array([row for row, _ in pairs], np.uint32), np.array(values, np.int32)))
-            else:
-                pairs = [(row, value) for row, value in pairs if type(value) is int and abs(value) < 10**MOST_DIGITS]
-                numbers = np.array([value for _, value in pairs], np.int64)
-                found.append((key, np.array([row for row, _ in pairs], np.uint32), numbers))
+        for position, (key, values) in enumerate(
+            zip(self._key_parts, zip(*map(self._values_of, decoded), strict=True), strict=True)
+        ):
+            absent = values.count(None)
+            if absent == len(values):
+                continue
+            of_rows, present = rows, list(values)
+            if absent:
+                is_there = np.fromiter(map(is_not, values, repeat(None)), bool, len(values))
+                of_rows, present = rows[is_there], list(compress(values, is_there))
+            kinds = set(map(type, present))
+            if key not in self._key_texts:
+                if kinds != {int} or max(map(abs, present)) >= 10**MOST_DIGITS:
+                    good = [type(value) is int and abs(value) < 10**MOST_DIGITS for value in present]
+                    of_rows = of_rows[np.array(good, bool)]
+                    present = [value for value, is_good in zip(present, good, strict=True) if is_good]
+                found.append((key, of_rows, np.array(present, np.int64)))
+                continue
+            texts = self._key_texts[key]
+            if kinds == {int}:
+                present = list(map(str, present))
+            elif kinds != {str}:
+                field = f"f{position}"
+                present = [
+                    self._text_of(value, args[int(row)], field) for value, row in zip(present, of_rows, strict=True)
+                ]
+            found.append((key, of_rows, _column(texts, present)))
         return found
 
     def _text_of(self, value: Any, args: bytes, field: str) -> str:
@@ -245,21 +295,35 @@ class PortableScanner:
         return columns, texts, keys
 
 
-def _phase(text: str) -> int:
-    return ord(text) if len(text) == 1 and text < "\x80" else 0
+def _column(numbers: _Numbers, values: Sequence[Any]) -> np.ndarray:
+    return np.array(list(map(numbers.__getitem__, values)), np.int32)
 
 
-def _column(numbers: _Numbers, values: list[Any]) -> np.ndarray:
-    return np.array([numbers[value] for value in values], np.int32)
+def _places(piece: bytes, args: Sequence[bytes], base: int) -> np.ndarray:
+    """Where the args of events lie in the file; -1 for none.  They come in order, so each is the next one that reads so."""
+    places = []
+    position, find, starts_with = 0, piece.find, piece.startswith
+    for text in args:
+        if not text:
+            places.append(-1)
+            continue
+        # To look for the first bytes is much cheaper than to look for all.
+        position = find(text[:_PREFIX], position)
+        if not starts_with(text, position):
+            position = find(text, position)
+        places.append(base + position)
+        position += len(text)
+    return np.array(places, np.int64)
 
 
 def _last_boundary(buffer: bytes | bytearray, start: int, end: int) -> int:
     """End of the last event that is complete before `end` and followed by another, its comma included; -1 if there is none."""
-    window = max(start, end - 65536)
+    width = 4096
     while True:
+        window = max(start, end - width)
         last = -1
         for match in _BOUNDARY.finditer(buffer, window, end):
             last = match.end()
         if last >= 0 or window == start:
             return last
-        window = max(start, window - 4 * 65536)
+        width *= 8

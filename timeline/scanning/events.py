@@ -13,11 +13,11 @@ import numpy as np
 from ..errors import TraceError
 from ..source import Source
 from .odd import LONGEST_EVENT, Event, OddEvents
-from .portable import CLOSED, MORE, ODD, STOPPED, PortableScanner
+from .portable import CLOSED, MORE, STOPPED, PortableScanner
 
 try:
-    from ._native import Scanner as _CompiledScanner
-except ImportError:  # no compiler when it was installed
+    from ._native import Scanner as _CompiledScanner  # type: ignore[import-not-found]  # compiled when installed
+except ImportError:  # there was no compiler
     _CompiledScanner = None
 
 Progress = Callable[[int], None]
@@ -202,7 +202,10 @@ class _Feeder:
         row = self.scanner.rows
         candidates = self._odd.canonical(event, text)
         for candidate in candidates:
-            self.scanner.feed(b"[" + candidate + b",{" + bytes(_PADDING), 1, len(candidate) + 3, 0, _EVERYTHING)
+            if isinstance(self.scanner, PortableScanner):
+                self.scanner.take_one(candidate)
+            else:
+                self.scanner.feed(candidate + bytes(_PADDING), 0, len(candidate), 0, _EVERYTHING)
             if self.scanner.rows > row:
                 self._own.append((row, bytes(event.args)))
                 return
@@ -414,24 +417,25 @@ def _join(parts: Sequence[_Part], before: bytes, after: bytes) -> Events:
         of_key, mappings = _unite([part.keys[name].texts for part in parts])
         is_text = any(part.keys[name].texts for part in parts)
         keys[name] = Key(
-            np.concatenate([
-                part.keys[name].rows + np.uint32(first) for part, first in zip(parts, row_of_part, strict=True)
-            ]),
-            np.concatenate([
-                mapping[part.keys[name].values] if is_text and len(mapping) else part.keys[name].values
-                for part, mapping in zip(parts, mappings, strict=True)
-            ]),
+            np.concatenate(
+                [part.keys[name].rows + np.uint32(first) for part, first in zip(parts, row_of_part, strict=True)]
+            ),
+            np.concatenate(
+                [
+                    mapping[part.keys[name].values] if is_text and len(mapping) else part.keys[name].values
+                    for part, mapping in zip(parts, mappings, strict=True)
+                ]
+            ),
             of_key,
         )
-    return Events(
-        **columns, texts=texts, keys=keys, own_args=own_args, before=before, after=after, nbytes=nbytes
-    )
+    return Events(**columns, texts=texts, keys=keys, own_args=own_args, before=before, after=after, nbytes=nbytes)
 
 
 def _unite(lists: Sequence[Sequence[Any]]) -> tuple[list[Any], list[np.ndarray]]:
     """One list of the values of all, and for each list the new numbers of its values."""
     united: dict[tuple[type, Any], int] = {}
-    mappings = []
-    for values in lists:
-        mappings.append(np.array([united.setdefault((type(value), value), len(united)) for value in values], np.int32))
+    mappings = [
+        np.array([united.setdefault((type(value), value), len(united)) for value in values], np.int32)
+        for values in lists
+    ]
     return [value for _, value in united], mappings
