@@ -1,6 +1,6 @@
 """Builds the tables of a trace row by row, without a Python object a row left behind."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,29 @@ class TableBuilder:
             else:
                 data[name] = pd.Categorical.from_codes(np.array(values, dtype=np.int32), categories=_unique_text(codes))
         return make_table(self._columns, data)
+
+
+Encoded = tuple[np.ndarray, Sequence[str]]
+"""Numbers, and the texts that they stand for."""
+
+
+def assemble(columns: Mapping[str, str], parts: Sequence[Mapping[str, np.ndarray | Encoded]]) -> pd.DataFrame:
+    """One table out of columns of several files; text columns as numbers with their texts."""
+    data: dict[str, object] = {}
+    for name, dtype in columns.items():
+        if dtype != "category":
+            arrays: list[Any] = [part[name] for part in parts]
+            data[name] = np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.array([], dtype)
+            continue
+        united: dict[str, int] = {}
+        codes = []
+        for part in parts:
+            numbers, texts = part[name]
+            mapping = np.array([united.setdefault(text, len(united)) for text in texts] or [0], np.int32)
+            codes.append(mapping[numbers])
+        used = np.concatenate(codes) if codes else np.array([], np.int32)
+        data[name] = pd.Categorical.from_codes(used, categories=_unique_text(united))
+    return make_table(columns, data)
 
 
 def _unique_text(values: Iterable[str]) -> "pd.Index[str]":

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .errors import TraceError, TraceNotFoundError, UnknownFormatError
-from .formats import FORMATS, Format, Progress
+from .formats import Format, Progress, known_formats
 from .formats import tlkit as own_format
 from .json_events import args_of, iterate_events
 from .source import Source
@@ -45,8 +45,8 @@ def open_trace(paths: str | Path | Sequence[str | Path], *, progress: Progress =
             known.setdefault(reader.NAME, []).append(source)
     if not known:
         raise UnknownFormatError(
-            f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod "
-            "(JSON, plain or gzip)"
+            f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod, a "
+            "trace of the PyTorch profiler, an sqlite export of Nsight Systems, or other Chrome trace JSON; plain, gzip or zstd"
         )
     if len(known) > 1:
         raise TraceError(f"these files are of several formats ({', '.join(sorted(known))}): open one kind at a time")
@@ -89,11 +89,7 @@ def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
 
 def _find_format(source: Source) -> Format | None:
     head = source.head()
-    matching = [reader for reader in FORMATS if reader.sniff(head)]
-    if len(matching) > 1:
-        names = ", ".join(reader.NAME for reader in matching)
-        raise TraceError(f"{source.path}: could be any of {names}")
-    return matching[0] if matching else None
+    return next((reader for reader in known_formats() if reader.sniff(head)), None)
 
 
 def _with_siblings(sources: Sequence[Source]) -> list[Source]:

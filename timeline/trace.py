@@ -6,7 +6,7 @@ module knows where a trace came from.  Knows nothing of file formats.
 Times are integer nanoseconds of the *run clock*: aligned across ranks, 0 at the first event of the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -84,13 +84,17 @@ def make_table(columns: Mapping[str, str], data: Mapping[str, object] | None = N
     Raises:
         KeyError: `data` lacks a column.
     """
-    series: dict[str, Any] = {}
+    ready: dict[str, Any] = {}
     for name, dtype in columns.items():
-        values: Any = pd.Series([] if data is None else data[name])
-        if dtype == "category" and not isinstance(values.dtype, pd.CategoricalDtype):
-            values = values.astype("str")
-        series[name] = values.astype(dtype)
-    return pd.DataFrame(series)
+        values: Any = [] if data is None else data[name]
+        if dtype == "category":
+            if not isinstance(getattr(values, "dtype", None), pd.CategoricalDtype):
+                values = pd.Series(values).astype("str").astype("category")
+        elif not isinstance(values, np.ndarray) or values.dtype != dtype:
+            values = pd.Series(values).astype(dtype)
+        ready[name] = values
+    # Large columns are not copied together: who takes one column has it at once.
+    return pd.DataFrame(ready, copy=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +144,7 @@ class Trace:
     steps: pd.DataFrame
     """Empty where the file has no step boundaries; the collector infers them then."""
     counters: pd.DataFrame
-    raw_args: tuple[bytes, ...] = ()
+    raw_args: Sequence[bytes] = ()
     """JSON text of the args of spans, by `args_row`."""
 
     def check(self) -> None:

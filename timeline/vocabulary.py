@@ -52,6 +52,8 @@ class LaneKind(StrEnum):
     WORKER = "data worker"
     COMMUNICATION = "communication"
     TENSOR = "tensor"
+    HOST = "host"
+    """A thread that hands out work to a device."""
     OTHER = "other"
 
 

@@ -1,10 +1,21 @@
-"""Readers, one module a format.  A new format is one module and one line here."""
+"""Readers, one module a format.  A new format is one module and one line here, or an entry point of the group `tlkit.formats`."""
 
-from typing import cast
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Final, cast
 
-from . import horovod, tlkit
+from . import chrome, horovod, kineto, tlkit
 from .base import Format, Progress
 
-FORMATS = cast("tuple[Format, ...]", (tlkit, horovod))
+#: The special before the general: the first that knows a file reads it.
+_OWN: Final[tuple[Any, ...]] = (tlkit, horovod, kineto, chrome)
 
-__all__ = ["FORMATS", "Format", "Progress"]
+
+@cache
+def known_formats() -> tuple[Format, ...]:
+    """All readers, those that other packages bring first."""
+    brought = tuple(point.load() for point in entry_points(group="tlkit.formats"))
+    return cast("tuple[Format, ...]", brought + _OWN)
+
+
+__all__ = ["Format", "Progress", "known_formats"]

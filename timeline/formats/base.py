@@ -24,3 +24,17 @@ class Format(Protocol):
         Raises:
             TraceError: there is nothing in them worth reading.
         """
+
+
+def count_up(sources: Sequence[Source], progress: Progress) -> Callable[[int], None]:
+    """What adds up the bytes read of several files, and reports them."""
+    total = sum(source.path.stat().st_size for source in sources)
+    done = 0
+
+    def add(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        # Of packed files more comes out than lies on the disk.
+        progress(min(done, total), total)
+
+    return add

@@ -73,9 +73,16 @@ class Key:
 
     rows: np.ndarray
     """Events that have it, ascending."""
-    values: np.ndarray
+    numbers: np.ndarray
     """Integers, or numbers into `texts`."""
     texts: list[str]
+
+    def text_of(self, row: int, default: str = "") -> str:
+        """The text that an event has; `default` without."""
+        position = int(np.searchsorted(self.rows, row))
+        if position == len(self.rows) or self.rows[position] != row:
+            return default
+        return self.texts[int(self.numbers[position])]
 
 
 @dataclass(slots=True)
@@ -110,11 +117,20 @@ class Events:
     def __len__(self) -> int:
         return len(self.phase)
 
+    def thread_names(self) -> dict[tuple[int, int], str]:
+        """Names that the trace gives to threads, by numbers of process and thread; needs the arg `name`."""
+        names = self.keys["name"]
+        found = {}
+        for row in np.flatnonzero(self.phase == ord("M")).tolist():
+            if self.texts["name"][self.name[row]] == "thread_name" and (text := names.text_of(row)):
+                found[int(self.process[row]), int(self.thread[row])] = text
+        return found
+
     def dense(self, key: str, default: int = -1) -> np.ndarray:
         """A kept integer for every event, `default` where an event does not have it."""
         found = self.keys[key]
         values = np.full(len(self), default, np.int64)
-        values[found.rows] = found.values
+        values[found.rows] = found.numbers
         return values
 
 
@@ -422,7 +438,7 @@ def _join(parts: Sequence[_Part], before: bytes, after: bytes) -> Events:
             ),
             np.concatenate(
                 [
-                    mapping[part.keys[name].values] if is_text and len(mapping) else part.keys[name].values
+                    mapping[part.keys[name].numbers] if is_text and len(mapping) else part.keys[name].numbers
                     for part, mapping in zip(parts, mappings, strict=True)
                 ]
             ),

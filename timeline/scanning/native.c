@@ -730,11 +730,42 @@ static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
     return Py_BuildValue("in", status, position);
 }
 
+/* A column, handed out without a copy: the memory that it has grown in, with the buffer protocol. */
+typedef struct {
+    PyObject_HEAD
+    Growing memory;
+} Column;
+
+static int Column_getbuffer(Column *self, Py_buffer *view, int flags) {
+    static char nothing[1];
+    void *data = self->memory.data ? self->memory.data : nothing;
+    return PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 1, flags);
+}
+
+static void Column_dealloc(Column *self) {
+    free(self->memory.data);
+    PyObject_Free(self);
+}
+
+static PyBufferProcs Column_buffer = {(getbufferproc)Column_getbuffer, NULL};
+
+static PyTypeObject ColumnType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tlkit.timeline.scanning._native.Column",
+    .tp_basicsize = sizeof(Column),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "The bytes of a column.",
+    .tp_dealloc = (destructor)Column_dealloc,
+    .tp_as_buffer = &Column_buffer,
+};
+
 static PyObject *bytes_of(Growing *g) {
-    PyObject *result = PyBytes_FromStringAndSize(g->data, (Py_ssize_t)g->used);
-    free(g->data);
+    Column *column = PyObject_New(Column, &ColumnType);
+    if (!column) return NULL;
+    char *shrunk = g->data ? realloc(g->data, g->used ? g->used : 1) : NULL;
+    if (shrunk) g->data = shrunk;
+    column->memory = *g;
     memset(g, 0, sizeof *g);
-    return result;
+    return (PyObject *)column;
 }
 
 static PyObject *list_of(Texts *t, int tagged) {
@@ -861,7 +892,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "The compi
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *result;
-    if (PyType_Ready(&ScannerType) < 0 || !(result = PyModule_Create(&module))) return NULL;
+    if (PyType_Ready(&ColumnType) < 0 || PyType_Ready(&ScannerType) < 0 || !(result = PyModule_Create(&module))) return NULL;
     Py_INCREF(&ScannerType);
     if (PyModule_AddObject(result, "Scanner", (PyObject *)&ScannerType) < 0) {
         Py_DECREF(&ScannerType);

@@ -41,7 +41,7 @@ def read(path: Path, *, compiled: bool, workers: int = 1) -> tuple[dict[str, Any
         for start, nbytes in zip(events.args_start.tolist(), events.args_nbytes.tolist(), strict=True)
     ]
     for key, found in events.keys.items():
-        values = [found.texts[value] for value in found.values] if key in TEXTS else found.values.tolist()
+        values = [found.texts[value] for value in found.numbers] if key in TEXTS else found.numbers.tolist()
         result[key] = list(zip(found.rows.tolist(), values, strict=True))
     result["around"] = (events.before, events.after)
     return result, dict(source.dropped)
