@@ -91,7 +91,7 @@ def make_table(columns: Mapping[str, str], data: Mapping[str, object] | None = N
             if not isinstance(getattr(values, "dtype", None), pd.CategoricalDtype):
                 values = pd.Series(values).astype("str").astype("category")
         elif not isinstance(values, np.ndarray) or values.dtype != dtype:
-            values = pd.Series(values).astype(dtype)
+            values = pd.Series(values).astype(np.dtype(dtype))
         ready[name] = values
     # Large columns are not copied together: who takes one column has it at once.
     return pd.DataFrame(ready, copy=False)

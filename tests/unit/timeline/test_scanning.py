@@ -136,7 +136,7 @@ def test_all_ways_to_read_a_file_agree(content: bytes, tmp_path: Path, monkeypat
     try:
         same_everywhere(path, monkeypatch)
     except TraceError as error:
-        assert str(path) in str(error)  # noqa: PT017  either outcome is right, if it is the same for all
+        assert str(path) in str(error)
         for compiled in kinds:
             with pytest.raises(TraceError):
                 read(path, compiled=compiled)

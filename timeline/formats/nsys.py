@@ -1,0 +1,473 @@
+"""sqlite exports of Nsight Systems (`nsys export --type sqlite`), schema 2022 to 2026.
+
+Tables are there only if they have rows, and columns come and go between versions: each is asked for before it is read.  Every
+process that did something on a device, or pushed NVTX ranges, is a rank.
+"""
+
+import re
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from ..columns import TableBuilder, assemble
+from ..errors import TraceError
+from ..source import Source
+from ..trace import (
+    ARRIVAL_COLUMNS,
+    COLLECTIVE_COLUMNS,
+    COUNTER_COLUMNS,
+    SPAN_COLUMNS,
+    STEP_COLUMNS,
+    TENSOR_COLUMNS,
+    Clock,
+    Trace,
+    TraceMeta,
+)
+from ..vocabulary import BACKWARD, COLLECTIVE_KINDS, FORWARD, OPTIMIZER_STEP, STEP, Category, LaneKind
+from .base import Progress
+from .kineto import kind_of
+
+NAME: Final = "nsys"
+
+_MAGIC: Final = b"SQLite format 3\0"
+_NCCL: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
+_STEP: Final = re.compile(rf"^(?:ProfilerStep\s*#|step[ _#]?|iteration[ _#]?|{STEP}\D?)(\d*)$", re.IGNORECASE)
+_RANK_IN_NAME: Final = re.compile(r"(?:rank[-_.]?|rep\.)(\d+)", re.IGNORECASE)
+
+_HOST_TO_DEVICE: Final = 1
+_PUSH_POP, _START_END, _MARK = 59, 60, 34
+_COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+
+#: Ranges that say what the host was about, in traces of our runtime.
+_PHASES: Final = {FORWARD: Category.FORWARD, BACKWARD: Category.BACKWARD, OPTIMIZER_STEP: Category.OPTIMIZER}
+_PID_SHIFT: Final = 24
+
+
+def sniff(head: bytes) -> bool:
+    """An sqlite database; whether it is one of Nsight Systems is seen when it is read."""
+    return head.startswith(_MAGIC)
+
+
+class _Database:
+    """One export, open for reading."""
+
+    def __init__(self, path: Path, name: Path) -> None:
+        self.name = name
+        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self.tables = {
+            row[0] for row in self._connection.execute("select name from sqlite_master where type = 'table'")
+        }
+
+    def columns_of(self, table: str) -> set[str]:
+        """The columns of a table; none if it is not there."""
+        if table not in self.tables:
+            return set()
+        return {row[1] for row in self._connection.execute(f'pragma table_info("{table}")')}
+
+    def read(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
+        """Columns of a table as lists, None throughout for a column that this version does not have."""
+        present = self.columns_of(table)
+        if not present:
+            return [[] for _ in columns]
+        chosen = ", ".join(f'"{column}"' if column in present else "null" for column in columns)
+        rows = self._connection.execute(f'select {chosen} from "{table}"').fetchall()  # noqa: S608  names of our own
+        return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.close()
+
+
+@contextmanager
+def _opened(source: Source) -> Iterator[_Database]:
+    """The export as a database; a packed one is unpacked to a temporary file."""
+    with tempfile.TemporaryDirectory(prefix="tlkit-") as folder:
+        path = source.path
+        if not source.is_plain:
+            path = Path(folder) / "export.sqlite"
+            with source.open() as stream, path.open("wb") as file:
+                while block := stream.read(1 << 20):
+                    file.write(block)
+        try:
+            database = _Database(path, source.path)
+            try:
+                yield database
+            finally:
+                database.close()
+        except sqlite3.Error as error:
+            raise TraceError(
+                f"{source.path} is damaged or no export of Nsight Systems ({error}): export it again with "
+                "nsys export --type sqlite"
+            ) from error
+
+
+def _whole(values: list[Any], default: int = -1) -> np.ndarray:
+    """Numbers, `default` for what is missing."""
+    return np.array([default if value is None else value for value in values], np.int64)
+
+
+@dataclass(slots=True)
+class _Spans:
+    """Spans of one kind in one file."""
+
+    process: np.ndarray
+    """globalPid."""
+    start: np.ndarray
+    end: np.ndarray
+    names: list[str]
+    lanes: list[str]
+    kinds: list[LaneKind]
+    categories: list[Category]
+
+
+@dataclass(slots=True)
+class _Export:
+    """What was read of one file."""
+
+    source: Source
+    epoch_ns: int
+    spans: list[_Spans] = field(default_factory=list)
+    launches: dict[tuple[int, int], int] = field(default_factory=dict)
+    """When the host launched a device's work, by globalPid and correlation."""
+    steps: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """globalPid, number, start, end."""
+    collectives: list[tuple[int, str, int, int, int]] = field(default_factory=list)
+    """globalPid, kind, launched, start, end."""
+    counters: list[tuple[str, int, float]] = field(default_factory=list)
+    device_of: dict[int, int] = field(default_factory=dict)
+    """The first device that a process used."""
+    events: int = 0
+
+
+def _process_of(thread: np.ndarray) -> np.ndarray:
+    """The globalPid out of a globalTid, whose lower 24 bits are the thread."""
+    return thread >> _PID_SHIFT << _PID_SHIFT
+
+
+def _read_export(source: Source) -> _Export:
+    with _opened(source) as database:
+        if not database.tables & {"META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", "NVTX_EVENTS"}:
+            raise TraceError(f"{source.path} is an sqlite database, but no export of Nsight Systems")
+        strings = dict(zip(*database.read("StringIds", ("id", "value")), strict=True))
+        (epoch,) = database.read("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
+        export = _Export(source, int(epoch[0]) if epoch and epoch[0] else 0)
+        threads = _thread_names(database, strings)
+        _read_runtime(database, export, strings, threads)
+        _read_nvtx(database, export, strings, threads)
+        _read_device(database, export, strings)
+        _read_metrics(database, export)
+    return export
+
+
+def _thread_names(database: _Database, strings: dict[int, str]) -> dict[int, str]:
+    ids, threads = database.read("ThreadNames", ("nameId", "globalTid"))
+    return {thread: strings.get(number, "") for number, thread in zip(ids, threads, strict=True)}
+
+
+def _lane(threads: dict[int, str], thread: int) -> str:
+    number = thread & (1 << _PID_SHIFT) - 1
+    name = threads.get(thread, "")
+    return f"{name} {number}" if name else f"thread {number}"
+
+
+def _read_runtime(database: _Database, export: _Export, strings: dict[int, str], threads: dict[int, str]) -> None:
+    """Calls of the host: CUDA, and the operating system."""
+    for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API"):
+        start, end, thread, correlation, name = database.read(
+            table, ("start", "end", "globalTid", "correlationId", "nameId")
+        )
+        if not start:
+            continue
+        starts, ends, tids = _whole(start), _whole(end), _whole(thread)
+        ends = np.where(ends < starts, starts, ends)
+        process = _process_of(tids)
+        if table == "CUPTI_ACTIVITY_KIND_RUNTIME":
+            keys = zip(process.tolist(), _whole(correlation).tolist(), strict=True)
+            export.launches.update(zip(keys, starts.tolist(), strict=True))
+        export.events += len(start)
+        count = len(start)
+        export.spans.append(
+            _Spans(
+                process,
+                starts,
+                ends,
+                [strings.get(number, "") for number in name],
+                [_lane(threads, number) for number in tids.tolist()],
+                [LaneKind.HOST] * count,
+                [Category.OTHER] * count,
+            )
+        )
+
+
+def _read_nvtx(database: _Database, export: _Export, strings: dict[int, str], threads: dict[int, str]) -> None:
+    """Ranges that the program pushed, and the steps among them."""
+    start, end, kind, text, text_id, thread, payload = database.read(
+        "NVTX_EVENTS", ("start", "end", "eventType", "text", "textId", "globalTid", "int64Value")
+    )
+    export.events += len(start)
+    rows = [
+        row
+        for row, (number, finish) in enumerate(zip(kind, end, strict=True))
+        if number in {_PUSH_POP, _START_END} and finish is not None and start[row] is not None
+    ]
+    unfinished = sum(number in {_PUSH_POP, _START_END} for number in kind) - len(rows)
+    if unfinished:
+        export.source.dropped["unclosed_begin"] += unfinished
+    if not rows:
+        return
+    names = [text[row] if text[row] is not None else strings.get(text_id[row], "") for row in rows]
+    starts, ends = _whole([start[row] for row in rows]), _whole([end[row] for row in rows])
+    tids = _whole([thread[row] for row in rows])
+    process = _process_of(tids)
+    capitals = {name.upper() for name in COLLECTIVE_KINDS}
+    has_device = bool(database.columns_of("CUPTI_ACTIVITY_KIND_KERNEL"))
+    kinds, categories = [], []
+    for name in names:
+        category = _PHASES.get(name, Category.OTHER)
+        if name in capitals:
+            category = Category.COLLECTIVE
+        lane_kind = LaneKind.HOST
+        if not has_device and category is not Category.OTHER:
+            lane_kind = LaneKind.COMMUNICATION if category is Category.COLLECTIVE else LaneKind.COMPUTE
+        kinds.append(lane_kind)
+        categories.append(category)
+    export.spans.append(
+        _Spans(
+            process,
+            starts,
+            np.maximum(ends, starts),
+            names,
+            [f"NVTX {_lane(threads, number)}" for number in tids.tolist()],
+            kinds,
+            categories,
+        )
+    )
+    for position, (row, name) in enumerate(zip(rows, names, strict=True)):
+        match = _STEP.match(name)
+        if match:
+            number = int(match[1]) if match[1] and len(match[1]) < 18 else payload[row]  # noqa: PLR2004  64 bits
+            number = len(export.steps) if number is None else int(number)
+            export.steps.append((int(process[position]), number, int(starts[position]), int(ends[position])))
+
+
+def _read_device(database: _Database, export: _Export, strings: dict[int, str]) -> None:
+    """Kernels, copies and fills, and the collectives among the kernels."""
+    columns = (
+        "start",
+        "end",
+        "deviceId",
+        "streamId",
+        "correlationId",
+        "globalPid",
+        "demangledName",
+        "shortName",
+        "copyKind",
+    )
+    phases = _phases(export)
+    for table in ("KERNEL", "MEMCPY", "MEMSET"):
+        start, end, device, stream, correlation, process, long_name, short_name, copy = database.read(
+            f"CUPTI_ACTIVITY_KIND_{table}", columns
+        )
+        if not start:
+            continue
+        export.events += len(start)
+        starts, ends = _whole(start), _whole(end)
+        ends = np.where(ends < starts, starts, ends)
+        pids, streams = _whole(process), _whole(stream)
+        keys = list(zip(pids.tolist(), _whole(correlation).tolist(), strict=True))
+        launched = _whole([export.launches.get(key) for key in keys])
+        for pid, number in zip(pids.tolist(), _whole(device, 0).tolist(), strict=True):
+            export.device_of.setdefault(pid, number)
+        if table == "KERNEL":
+            names = [strings.get(a, "") or strings.get(b, "") for a, b in zip(long_name, short_name, strict=True)]
+        elif table == "MEMCPY":
+            names = [f"Memcpy {_COPIES.get(number, '')}".rstrip() for number in copy]
+        else:
+            names = ["Memset"] * len(start)
+        is_nccl = [table == "KERNEL" and _NCCL.search(name) is not None for name in names]
+        categories = [
+            Category.COLLECTIVE
+            if nccl
+            else Category.H2D
+            if number == _HOST_TO_DEVICE and table == "MEMCPY"
+            else _phase_at(phases, pid, at)
+            for nccl, number, pid, at in zip(is_nccl, copy, pids.tolist(), launched.tolist(), strict=True)
+        ]
+        export.spans.append(
+            _Spans(
+                pids,
+                starts,
+                ends,
+                names,
+                [f"stream {number}" for number in streams.tolist()],
+                [LaneKind.COMMUNICATION if nccl else LaneKind.COMPUTE for nccl in is_nccl],
+                categories,
+            )
+        )
+        export.collectives += [
+            (int(pids[row]), kind_of(names[row]), int(launched[row]), int(starts[row]), int(ends[row]))
+            for row, nccl in enumerate(is_nccl)
+            if nccl
+        ]
+
+
+Phases = dict[int, tuple[np.ndarray, np.ndarray, list[Category]]]
+"""By globalPid: starts and ends of ranges that say what the host is about, ascending, and what."""
+
+
+def _phases(export: _Export) -> Phases:
+    found: dict[int, list[tuple[int, int, Category]]] = {}
+    for spans in export.spans:
+        for pid, start, end, name in zip(
+            spans.process.tolist(), spans.start.tolist(), spans.end.tolist(), spans.names, strict=True
+        ):
+            if name in _PHASES:
+                found.setdefault(pid, []).append((start, end, _PHASES[name]))
+    return {
+        pid: (
+            np.array([start for start, _, _ in sorted(ranges)]),
+            np.array([end for _, end, _ in sorted(ranges)]),
+            [category for _, _, category in sorted(ranges)],
+        )
+        for pid, ranges in found.items()
+    }
+
+
+def _phase_at(phases: Phases, process: int, at_ns: int) -> Category:
+    if at_ns < 0 or process not in phases:
+        return Category.OTHER
+    starts, ends, categories = phases[process]
+    position = int(np.searchsorted(starts, at_ns, side="right")) - 1
+    return categories[position] if position >= 0 and at_ns < ends[position] else Category.OTHER
+
+
+def _read_metrics(database: _Database, export: _Export) -> None:
+    type_id, metric_id, name = database.read("TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
+    names = dict(zip(zip(type_id, metric_id, strict=True), name, strict=True))
+    times, types, metrics, values = database.read("GPU_METRICS", ("timestamp", "typeId", "metricId", "value"))
+    export.events += len(times)
+    for at, kind, metric, value in zip(times, types, metrics, values, strict=True):
+        if at is not None and value is not None:
+            device = int(kind or 0) & 0xFF
+            full = names.get((kind, metric)) or f"metric {metric}"
+            export.counters.append((f"GPU {device} {full}", int(at), float(value)))
+
+
+def read(sources: Sequence[Source], progress: Progress) -> Trace:
+    """Read the exports of a job.
+
+    Raises:
+        TraceError: one is damaged, or there is nothing in them.
+    """
+    exports = []
+    for number, source in enumerate(sources):
+        exports.append(_read_export(source))
+        progress(number + 1, len(sources))
+    ranks = _ranks(exports)
+    if not ranks:
+        raise TraceError(
+            f"{sources[0].path} holds no ranges and no work of a device: profile with nsys profile -t cuda,nvtx"
+        )
+    # Reports of one job count from their own starts; the wall clock of the start brings them together.
+    base = min(export.epoch_ns for export in exports)
+    shift = {id(export): export.epoch_ns - base for export in exports}
+    origin = min(int(spans.start.min()) + shift[id(export)] for export in exports for spans in export.spans)
+    parts, steps, rows = [], [], []
+    counters = TableBuilder(COUNTER_COLUMNS)
+    for export in exports:
+        moved = shift[id(export)] - origin
+        parts += [_part(spans, export, ranks, moved) for spans in export.spans]
+        for pid, number, start, end in export.steps:
+            if (id(export), pid) in ranks:
+                steps.append((ranks[id(export), pid], number, start + moved, end + moved))
+        for pid, kind, launched, start, end in export.collectives:
+            at = launched + moved if launched >= 0 else -1
+            rows.append((ranks[id(export), pid], kind, at, start + moved, end - start))
+        for name, at, value in export.counters:
+            counters.add(
+                min(rank for (owner, _), rank in ranks.items() if owner == id(export)), name, at + moved, value
+            )
+    collectives = _collectives(rows)
+    arrivals = collectives[["process_set", "seq", "rank"]].assign(
+        arrival_ns=collectives["submitted_ns"].where(collectives["submitted_ns"] >= 0, collectives["start_ns"])
+    )
+    spans = assemble(SPAN_COLUMNS, [part for part in parts if len(part["rank"])])
+    known = {Category(text) for text in spans["category"].unique()} - {Category.OTHER}
+    table = pd.DataFrame(sorted(steps), columns=list(STEP_COLUMNS)).astype(STEP_COLUMNS)
+    numbers = sorted(set(ranks.values()))
+    return Trace(
+        meta=TraceMeta(
+            format=NAME,
+            files=tuple(str(export.source.path) for export in exports),
+            ranks=tuple(numbers),
+            size=max(len(numbers), numbers[-1] + 1),
+            events=sum(export.events for export in exports),
+            dropped=dict(sum((export.source.dropped for export in exports), Counter())),
+            clock=Clock(method="single" if len(exports) == 1 else "none", uncertainty_ns=0),
+            known_categories=frozenset(known),
+            notes=("ranks are the processes that used a device or pushed ranges, in the order of their devices",)
+            if len(exports) == 1 and len(numbers) > 1
+            else (),
+            epoch_unix_ns=base + origin if base else 0,
+        ),
+        spans=spans,
+        collectives=collectives,
+        tensors=TableBuilder(TENSOR_COLUMNS).finish(),
+        arrivals=arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True),
+        steps=table,
+        counters=counters.finish(),
+    )
+
+
+def _ranks(exports: Sequence[_Export]) -> dict[tuple[int, int], int]:
+    """A rank for every process that did something, by export and globalPid."""
+    ranks: dict[tuple[int, int], int] = {}
+    for export in exports:
+        doing = [spans for spans in export.spans if set(spans.kinds) - {LaneKind.HOST}] or export.spans
+        pids = sorted({int(pid) for spans in doing for pid in np.unique(spans.process)})
+        pids = [pid for _, pid in sorted((export.device_of.get(pid, 1 << 30), pid) for pid in pids)]
+        in_name = _RANK_IN_NAME.search(export.source.path.name)
+        first = int(in_name[1]) if in_name and len(pids) == 1 else len(ranks)
+        for number, pid in enumerate(pids):
+            ranks[id(export), pid] = first + number
+    return ranks
+
+
+def _part(spans: _Spans, export: _Export, ranks: dict[tuple[int, int], int], moved: int) -> dict[str, Any]:
+    """Spans as columns; those of processes that are no ranks are left out."""
+    rank = np.array([ranks.get((id(export), pid), -1) for pid in spans.process.tolist()], np.int32)
+    kept = np.flatnonzero(rank >= 0)
+
+    def encoded(values: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+        numbers: dict[str, int] = {}
+        codes = np.array([numbers.setdefault(str(values[row]), len(numbers)) for row in kept.tolist()], np.int32)
+        return codes, list(numbers)
+
+    return {
+        "rank": rank[kept],
+        "lane": encoded(spans.lanes),
+        "lane_kind": encoded(spans.kinds),
+        "category": encoded(spans.categories),
+        "name": encoded(spans.names),
+        "start_ns": spans.start[kept] + moved,
+        "dur_ns": (spans.end - spans.start)[kept],
+        "args_row": np.full(len(kept), -1, np.int64),
+    }
+
+
+def _collectives(rows: list[tuple[int, str, int, int, int]]) -> pd.DataFrame:
+    builder = TableBuilder(COLLECTIVE_COLUMNS)
+    seq: Counter[int] = Counter()
+    for rank, kind, launched, start, duration in sorted(rows, key=lambda row: (row[0], row[3])):
+        builder.add(rank, 0, seq[rank], kind, "", "", "nccl", -1, 1, launched, -1, start, duration, 0)
+        seq[rank] += 1
+    return builder.finish()
