@@ -23,3 +23,9 @@ def heed_interrupts() -> None:
     """A shell that runs this in the background has it ignore SIGINT, and every process of a test would, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def keep_traces_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The user's own cache is none of the tests' business."""
+    os.environ["TLKIT_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))

@@ -2,6 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import overload
 
 import numpy as np
@@ -11,31 +13,39 @@ from .scanning import Events
 from .source import Source
 
 
+@dataclass(slots=True)
+class Places:
+    """Where args lie in a file."""
+
+    starts: np.ndarray
+    """Offset in the unpacked file; -1 without args, -2 - k for `own[k]`."""
+    sizes: np.ndarray
+    own: list[bytes]
+    """Args of events that could not be read where they lie."""
+
+
 class FileArgs(Sequence[bytes]):
     """JSON text of the args of spans by row, read from the trace's files when asked for.
 
     The files have to be there still; a packed one is unpacked whole at the first question.
     """
 
-    def __init__(self, parts: Iterable[tuple[Source, Events, np.ndarray]]) -> None:
-        """Join the args of several files.
-
-        Args:
-            parts: for each file its events, and which of them have a row here, in order.
-        """
-        self._sources: list[Source] = []
-        self._places: list[tuple[np.ndarray, np.ndarray, list[bytes]]] = []
-        self._firsts: list[int] = []
+    def __init__(self, parts: Iterable[tuple[Source, Places]]) -> None:
+        """Join the args of several files, a row for every place."""
+        self.parts = tuple(parts)
+        self._firsts = list(accumulate([len(places.starts) for _, places in self.parts], initial=0))
         self._unpacked: dict[int, bytes] = {}
-        self._count = 0
-        for source, events, rows in parts:
-            self._sources.append(source)
-            self._places.append((events.args_start[rows], events.args_nbytes[rows], events.own_args))
-            self._firsts.append(self._count)
-            self._count += len(rows)
+
+    @staticmethod
+    def of_events(parts: Iterable[tuple[Source, Events, np.ndarray]]) -> "FileArgs":
+        """The args of some events of each file, in the order of their rows."""
+        return FileArgs(
+            (source, Places(events.args_start[rows], events.args_nbytes[rows], events.own_args))
+            for source, events, rows in parts
+        )
 
     def __len__(self) -> int:
-        return self._count
+        return self._firsts[-1]
 
     @overload
     def __getitem__(self, row: int) -> bytes: ...
@@ -50,20 +60,21 @@ class FileArgs(Sequence[bytes]):
             TraceError: the file cannot be read any more.
         """
         if isinstance(row, slice):
-            return [self[number] for number in range(*row.indices(self._count))]
-        if not 0 <= row < self._count:
+            return [self[number] for number in range(*row.indices(len(self)))]
+        if not 0 <= row < len(self):
             raise IndexError(row)
         part = bisect_right(self._firsts, row) - 1
-        starts, sizes, own = self._places[part]
-        start, nbytes = int(starts[row - self._firsts[part]]), int(sizes[row - self._firsts[part]])
+        places = self.parts[part][1]
+        start = int(places.starts[row - self._firsts[part]])
+        nbytes = int(places.sizes[row - self._firsts[part]])
         if start == -1:
             return b""
         if start < -1:
-            return own[-2 - start]
+            return places.own[-2 - start]
         return self._read(part, start, nbytes)
 
     def _read(self, part: int, start: int, nbytes: int) -> bytes:
-        source = self._sources[part]
+        source = self.parts[part][0]
         try:
             if not source.is_plain:
                 if part not in self._unpacked:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from . import cache
 from .errors import TraceError, TraceNotFoundError, UnknownFormatError
 from .formats import Format, Progress, known_formats
 from .formats import tlkit as own_format
@@ -18,12 +19,18 @@ from .trace import Trace
 _SHARD = re.compile(r"^(?P<stem>.*)\.rank(?P<rank>\d+)(?P<suffix>(?:\.[^.]*)?(?:\.gz)?)$")
 
 
-def open_trace(paths: str | Path | Sequence[str | Path], *, progress: Progress = lambda _done, _total: None) -> Trace:
+def open_trace(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    progress: Progress = lambda _done, _total: None,
+    use_cache: bool = True,
+) -> Trace:
     """Read a trace.
 
     Args:
         paths: a file (the shards of the other ranks beside it are found), a folder, a pattern, or several of these.
         progress: called with the bytes read and the bytes in all.
+        use_cache: whether a large trace is kept as Parquet when it was read, and taken from there the next time (`cache.py`).
 
     Raises:
         TraceNotFoundError: nothing is there.
@@ -56,9 +63,19 @@ def open_trace(paths: str | Path | Sequence[str | Path], *, progress: Progress =
         if complete_family:
             sources = _with_siblings(sources)
         sources, notes = _of_one_run(sources)
-    with _no_garbage_collection():
-        trace = formats[name].read(sources, progress)
+    trace = _read(formats[name], sources, progress, use_cache=use_cache)
     return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, *notes)))
+
+
+def _read(reader: Format, sources: Sequence[Source], progress: Progress, *, use_cache: bool) -> Trace:
+    key = cache.key_of(sources, reader.NAME) if use_cache else None
+    if key is not None and (kept := cache.load(key, sources)) is not None:
+        return kept
+    with _no_garbage_collection():
+        trace = reader.read(sources, progress)
+    if key is not None:
+        cache.store(key, trace, sources)
+    return trace
 
 
 def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:

@@ -65,7 +65,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         )
         first += len(rows)
         kept.append((source, events, rows))
-    raw_args = FileArgs(kept)
+    raw_args = FileArgs.of_events(kept)
     if not first:
         raise TraceError(f"{sources[0].path} holds no spans")
     origin_ns = min(int(part["start_ns"].min()) for part in parts if len(part["start_ns"]))
@@ -143,7 +143,7 @@ def _lanes(events: Events, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 def _add_counters(counters: TableBuilder, rank: int, source: Source, events: Events, origin_ns: int) -> None:
     rows = np.flatnonzero(events.phase == ord("C"))
-    values = FileArgs([(source, events, rows)])
+    values = FileArgs.of_events([(source, events, rows)])
     for number, row in enumerate(rows.tolist()):
         name = events.texts["name"][events.name[row]]
         for key, value in decode_args(values[number]).items():

@@ -309,7 +309,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         arrivals=arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True),
         steps=_steps(ranks, origin_ns),
         counters=TableBuilder(COUNTER_COLUMNS).finish(),
-        raw_args=FileArgs((item.source, item.events, item.rows) for item in ranks),
+        raw_args=FileArgs.of_events((item.source, item.events, item.rows) for item in ranks),
     )
 
 
