@@ -32,6 +32,7 @@ from .trace import (
     STEP_COLUMNS,
     TENSOR_COLUMNS,
     Clock,
+    RankClock,
     Trace,
     TraceMeta,
 )
@@ -218,7 +219,11 @@ def _meta_of(described: dict[str, Any], sources: Sequence[Source]) -> TraceMeta:
         files=tuple(str(sources[number].path) for number in described["files"]),
         ranks=tuple(described["ranks"]),
         notes=tuple(described["notes"]),
-        clock=Clock(**described["clock"]),
+        clock=Clock(
+            method=described["clock"]["method"],
+            uncertainty_ns=described["clock"]["uncertainty_ns"],
+            ranks={int(rank): RankClock(**clock) for rank, clock in described["clock"]["ranks"].items()},
+        ),
         known_categories=frozenset(Category(name) for name in described["known_categories"]),
         hosts={int(rank): host for rank, host in described["hosts"].items()},
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import cache
+from .clocks import align
 from .errors import TraceError, TraceNotFoundError, UnknownFormatError
 from .formats import Format, Progress, known_formats
 from .formats import tlkit as own_format
@@ -64,6 +65,7 @@ def open_trace(
             sources = _with_siblings(sources)
         sources, notes = _of_one_run(sources)
     trace = _read(formats[name], sources, progress, use_cache=use_cache)
+    trace = align(trace)
     return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, *notes)))
 
 

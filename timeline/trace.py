@@ -98,14 +98,29 @@ def make_table(columns: Mapping[str, str], data: Mapping[str, object] | None = N
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RankClock:
+    """How a rank's clock was brought to the run's.
+
+    To its times t was added `offset_ns + drift * t`, which is right within `uncertainty_ns`.
+    """
+
+    offset_ns: int
+    drift: float
+    uncertainty_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Clock:
     """How well the ranks' clocks are aligned.
 
-    `method`: `runtime` (measured by the runtime), `single` (one clock, nothing to align) or `none` (not aligned).
+    `method`: `runtime` (measured by the runtime), `collectives` (estimated from the collectives that ranks share), `single` (one
+    clock, nothing to align) or `none` (not aligned).
     """
 
     method: str
     uncertainty_ns: int
+    ranks: Mapping[int, RankClock] = field(default_factory=dict)
+    """By rank, as far as it is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,23 +15,31 @@ import numpy as np
 import pandas as pd
 
 from ..args import FileArgs
-from ..columns import TableBuilder, assemble
+from ..columns import TableBuilder
 from ..errors import TraceError
 from ..scanning import Events, scan
 from ..source import Source
 from ..trace import (
     ARRIVAL_COLUMNS,
-    COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,
-    SPAN_COLUMNS,
-    STEP_COLUMNS,
     TENSOR_COLUMNS,
     Clock,
     Trace,
     TraceMeta,
 )
-from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
+from ..vocabulary import Category
 from .base import Progress, count_up
+from .kineto_tables import (
+    CATEGORIES,
+    HOST_COLLECTIVE,
+    NUMBER,
+    RankEvents,
+    among,
+    make_collectives,
+    make_spans,
+    make_steps,
+    matching,
+)
 
 NAME: Final = "kineto"
 
@@ -52,37 +60,11 @@ _LEFT_OUT: Final = {"trace"}
 _INTEGERS: Final = ("correlation", "In msg nelems", "Group size", "bytes")
 _TEXTS: Final = ("stream", "device", "Collective name", "dtype", "Process Group Name", "name")
 
-_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _RANK_IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _NCCL: Final = re.compile(r"nccl|rccl|oneccl|mscclpp", re.IGNORECASE)
-_HOST_COLLECTIVE: Final = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(.*)")
 _DATA: Final = re.compile(r"^enumerate\(DataLoader\)|^DataLoader|dataloader.*__next__", re.IGNORECASE)
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#|^## optimizer ##$|^Optimizer\.zero_grad#")
 _BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function|^## backward ##$")
-
-#: Element types as Kineto names them.
-_DTYPE_NAMES: Final = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "bfloat16": "bfloat16",
-    "int": "int32",
-    "long": "int64",
-    "short": "int16",
-    "char": "int8",
-    "byte": "uint8",
-    "bool": "bool",
-}
-_KINDS: Final = (
-    ("allreduce", re.compile(r"all_?reduce", re.IGNORECASE)),
-    ("allgather", re.compile(r"all_?gather", re.IGNORECASE)),
-    ("reducescatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
-    ("alltoall", re.compile(r"all_?to_?all", re.IGNORECASE)),
-    ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
-    ("barrier", re.compile(r"barrier", re.IGNORECASE)),
-    ("reduce", re.compile(r"reduce", re.IGNORECASE)),
-    ("sendrecv", re.compile(r"send|recv", re.IGNORECASE)),
-)
 
 
 def sniff(head: bytes) -> bool:
@@ -91,44 +73,6 @@ def sniff(head: bytes) -> bool:
         return False
     marks = (b'"deviceProperties"', b'"schemaVersion"', b'"distributedInfo"', b'"cpu_op"', b'"baseTimeNanoseconds"')
     return any(mark in head for mark in marks)
-
-
-def kind_of(name: str) -> str:
-    """The kind of a collective out of the name of its kernel or call; "other" if the name does not tell."""
-    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
-
-
-@dataclass(slots=True)
-class _Rank:
-    """The events of one file, told apart."""
-
-    source: Source
-    events: Events
-    rank: int
-    size: int
-    base_ns: int
-    rows: np.ndarray
-    """Complete events, by time."""
-    is_device: np.ndarray
-    """Of `rows`."""
-    is_communication: np.ndarray
-    category: np.ndarray
-    """Of `rows`, as numbers of `_CATEGORIES`."""
-    launched_ns: np.ndarray
-    """Of `rows`: when the host handed out a device's work; -1 if unknown."""
-
-
-_CATEGORIES: Final = tuple(str(category) for category in Category)
-_NUMBER: Final = {category: number for number, category in enumerate(_CATEGORIES)}
-
-
-def _matching(texts: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray:
-    """Which texts the pattern is found in."""
-    return np.array([pattern.search(text) is not None for text in texts] or [False], bool)
-
-
-def _among(texts: Sequence[str], names: set[str]) -> np.ndarray:
-    return np.array([text.lower() in names for text in texts] or [False], bool)
 
 
 def _metadata(events: Events) -> dict[str, Any]:
@@ -162,59 +106,59 @@ def _inside(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarr
     return (position >= 0) & (times < ends[np.maximum(position, 0)]) if len(starts) else np.zeros(len(times), bool)
 
 
-def _tell_apart(source: Source, events: Events, fallback_rank: int) -> _Rank:
+def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvents:
     metadata = _metadata(events)
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     in_name = _RANK_IN_NAME.search(source.path.name)
     rank = _integer(distributed.get("rank"), int(in_name[1]) if in_name else fallback_rank)
     categories, names = events.texts["category"], events.texts["name"]
-    is_left_out = _among(categories, _LEFT_OUT)[events.category]
+    is_left_out = among(categories, _LEFT_OUT)[events.category]
     is_span = (events.phase == ord("X")) & (events.duration >= 0) & ~is_left_out
     impossible = int(((events.phase == ord("X")) & (events.duration < 0)).sum())
     if impossible:
         source.dropped["impossible_time"] += impossible
     rows = np.flatnonzero(is_span)
     name, category = events.name[rows], events.category[rows]
-    is_device = _among(categories, _DEVICE)[category]
-    is_memory = _among(categories, _MEMORY)[category]
+    is_device = among(categories, _DEVICE)[category]
+    is_memory = among(categories, _MEMORY)[category]
     starts = events.start[rows]
     ends = starts + events.duration[rows]
     threads = events.thread[rows].astype(np.int64) << 32 | events.process[rows]
 
-    launched = _launch_times(events, rows, is_device, _among(categories, _RUNTIME)[category], starts)
-    numbers = np.full(len(rows), _NUMBER[Category.OTHER], np.int8)
-    is_backward = _matching(names, _BACKWARD)[name] & ~is_device
-    is_optimizer = _matching(names, _OPTIMIZER)[name] & ~is_device
-    is_data = _matching(names, _DATA)[name] & ~is_device
-    is_host_collective = _matching(names, _HOST_COLLECTIVE)[name] & ~is_device
-    is_nccl = _matching(names, _NCCL)[name] & is_device & ~is_memory
+    launched = _launch_times(events, rows, is_device, among(categories, _RUNTIME)[category], starts)
+    numbers = np.full(len(rows), NUMBER[Category.OTHER], np.int8)
+    is_backward = matching(names, _BACKWARD)[name] & ~is_device
+    is_optimizer = matching(names, _OPTIMIZER)[name] & ~is_device
+    is_data = matching(names, _DATA)[name] & ~is_device
+    is_host_collective = matching(names, HOST_COLLECTIVE)[name] & ~is_device
+    is_nccl = matching(names, _NCCL)[name] & is_device & ~is_memory
     is_communication = is_nccl
     has_device = bool(is_device.any())
-    is_operator = ~is_device & _among(categories, {"cpu_op", "operator"})[category]
+    is_operator = ~is_device & among(categories, {"cpu_op", "operator"})[category]
     if not has_device:
         is_communication = is_host_collective
-        numbers[is_operator] = _NUMBER[Category.FORWARD]
-        numbers[is_operator & _on_same_thread(threads, starts, is_backward, ends)] = _NUMBER[Category.BACKWARD]
-    numbers[is_backward] = _NUMBER[Category.BACKWARD]
-    numbers[is_optimizer] = _NUMBER[Category.OPTIMIZER]
-    numbers[is_data] = _NUMBER[Category.DATA]
+        numbers[is_operator] = NUMBER[Category.FORWARD]
+        numbers[is_operator & _on_same_thread(threads, starts, is_backward, ends)] = NUMBER[Category.BACKWARD]
+    numbers[is_backward] = NUMBER[Category.BACKWARD]
+    numbers[is_optimizer] = NUMBER[Category.OPTIMIZER]
+    numbers[is_data] = NUMBER[Category.DATA]
     if has_device:
         # Work on the device belongs to what the host was about when it handed it out.
         told = is_device & (launched.times >= 0)
-        numbers[told] = _NUMBER[Category.FORWARD]
+        numbers[told] = NUMBER[Category.FORWARD]
         by_backward = np.zeros(len(rows), bool)
         for thread in np.unique(threads[is_backward]):
             of_thread = told & (launched.threads == thread)
             mine = is_backward & (threads == thread)
             by_backward[of_thread] = _inside(launched.times[of_thread], starts[mine], ends[mine])
-        numbers[by_backward] = _NUMBER[Category.BACKWARD]
+        numbers[by_backward] = NUMBER[Category.BACKWARD]
         in_optimizer = told & _inside(launched.times, starts[is_optimizer], ends[is_optimizer])
-        numbers[in_optimizer & ~by_backward] = _NUMBER[Category.OPTIMIZER]
-        to_device = _matching(names, re.compile(r"HtoD|Host -> Device", re.IGNORECASE))[name] & is_memory
-        numbers[to_device] = _NUMBER[Category.H2D]
-    numbers[is_communication] = _NUMBER[Category.COLLECTIVE]
-    return _Rank(
+        numbers[in_optimizer & ~by_backward] = NUMBER[Category.OPTIMIZER]
+        to_device = matching(names, re.compile(r"HtoD|Host -> Device", re.IGNORECASE))[name] & is_memory
+        numbers[to_device] = NUMBER[Category.H2D]
+    numbers[is_communication] = NUMBER[Category.COLLECTIVE]
+    return RankEvents(
         source=source,
         events=events,
         rank=rank,
@@ -270,7 +214,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         TraceError: they hold no spans, or two files are of the same rank.
     """
     on_progress = count_up(sources, progress)
-    ranks: list[_Rank] = []
+    ranks: list[RankEvents] = []
     for number, source in enumerate(sources):
         events = scan(source, integers=_INTEGERS, texts=_TEXTS, progress=on_progress)
         ranks.append(_tell_apart(source, events, number))
@@ -282,13 +226,13 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     if not any(len(item.rows) for item in ranks):
         raise TraceError(f"{sources[0].path} holds no spans: was the profiler stopped before its first step?")
     origin_ns = min(int((item.events.start[item.rows] + item.base_ns).min()) for item in ranks if len(item.rows))
-    spans = _spans(ranks, origin_ns)
-    collectives = _collectives(ranks, origin_ns)
+    spans = make_spans(ranks, origin_ns)
+    collectives = make_collectives(ranks, origin_ns)
     arrivals = collectives[["process_set", "seq", "rank"]].assign(
         arrival_ns=collectives["submitted_ns"].where(collectives["submitted_ns"] >= 0, collectives["start_ns"])
     )
     size = max(*(item.size for item in ranks), len(ranks), ranks[-1].rank + 1)
-    known = {Category(_CATEGORIES[number]) for item in ranks for number in np.unique(item.category)}
+    known = {Category(CATEGORIES[number]) for item in ranks for number in np.unique(item.category)}
     is_epoch = origin_ns > 10**18
     return Trace(
         meta=TraceMeta(
@@ -307,172 +251,13 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         collectives=collectives,
         tensors=TableBuilder(TENSOR_COLUMNS).finish(),
         arrivals=arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True),
-        steps=_steps(ranks, origin_ns),
+        steps=make_steps(ranks, origin_ns),
         counters=TableBuilder(COUNTER_COLUMNS).finish(),
         raw_args=FileArgs.of_events((item.source, item.events, item.rows) for item in ranks),
     )
 
 
-def _lanes(item: _Rank) -> tuple[np.ndarray, list[str]]:
-    """The lane of each span: a stream of a device, or a thread of the host."""
-    events = item.events
-    named = events.thread_names()
-    stream = events.keys["stream"]
-    of_event = np.full(len(events), -1, np.int32)
-    of_event[stream.rows] = stream.numbers
-    lanes: list[str] = []
-    key = np.where(
-        item.is_device,
-        -2 - of_event[item.rows].astype(np.int64),
-        events.thread[item.rows].astype(np.int64) << 31 | events.process[item.rows],
-    )
-    unique, inverse = np.unique(key, return_inverse=True)
-    for value in unique.tolist():
-        if value < 0:
-            number = -2 - value
-            lanes.append(f"stream {stream.texts[number]}" if number >= 0 else "device")
-        else:
-            thread = events.texts["thread"][value >> 31]
-            lanes.append(named.get((value & (2**31 - 1), value >> 31), f"thread {thread}"))
-    return inverse.astype(np.int32), lanes
-
-
-def _spans(ranks: Sequence[_Rank], origin_ns: int) -> pd.DataFrame:
-    parts = []
-    first = 0
-    kinds = [str(kind) for kind in LaneKind]
-    number_of = {kind: number for number, kind in enumerate(LaneKind)}
-    for item in ranks:
-        events, rows = item.events, item.rows
-        lane, lanes = _lanes(item)
-        host_kind = number_of[LaneKind.HOST] if item.is_device.any() else number_of[LaneKind.COMPUTE]
-        kind = np.full(len(rows), host_kind, np.int8)
-        on_device = _among(events.texts["category"], {"gpu_user_annotation"})[events.category[rows]]
-        kind[on_device] = number_of[LaneKind.OTHER]
-        kind[item.is_device] = number_of[LaneKind.COMPUTE]
-        kind[item.is_communication] = number_of[LaneKind.COMMUNICATION]
-        kind[item.category == _NUMBER[Category.DATA]] = number_of[LaneKind.DATA]
-        has_args = events.args_start[rows] != -1
-        parts.append(
-            {
-                "rank": np.full(len(rows), item.rank, np.int32),
-                "lane": (lane, lanes),
-                "lane_kind": (kind, kinds),
-                "category": (item.category, list(_CATEGORIES)),
-                "name": (events.name[rows], events.texts["name"]),
-                "start_ns": events.start[rows] + (item.base_ns - origin_ns),
-                "dur_ns": events.duration[rows],
-                "args_row": np.where(has_args, np.arange(first, first + len(rows)), -1),
-            }
-        )
-        first += len(rows)
-    return assemble(SPAN_COLUMNS, parts)
-
-
-def _steps(ranks: Sequence[_Rank], origin_ns: int) -> pd.DataFrame:
-    parts: list[dict[str, Any]] = []
-    for item in ranks:
-        events, rows = item.events, item.rows[~item.is_device]
-        number_of = {}
-        for number, name in enumerate(events.texts["name"]):
-            match = _STEP.search(name)
-            if match and len(match[1]) < 18:  # noqa: PLR2004  fits into 64 bits
-                number_of[number] = int(match[1])
-        categories = events.texts["category"]
-        on_device = _among(categories, {"gpu_user_annotation"})[events.category[rows]]
-        chosen = rows[np.isin(events.name[rows], list(number_of)) & ~on_device]
-        chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
-        start = events.start[chosen] + (item.base_ns - origin_ns)
-        parts.append(
-            {
-                "rank": np.full(len(chosen), item.rank, np.int32),
-                "step": np.array([number_of[number] for number in events.name[chosen].tolist()], np.int64),
-                "start_ns": start,
-                "end_ns": start + events.duration[chosen],
-            }
-        )
-    return assemble(STEP_COLUMNS, parts)
-
-
-def _collectives(ranks: Sequence[_Rank], origin_ns: int) -> pd.DataFrame:
-    """One row a collective and rank, numbered in the order of their starts within each process group."""
-    group_number: dict[str, int] = {}
-    parts = []
-    for item in ranks:
-        events = item.events
-        chosen = np.flatnonzero(item.is_communication)
-        chosen = chosen[np.argsort(events.start[item.rows[chosen]], kind="stable")]
-        rows = item.rows[chosen]
-
-        def text(key: str, default: str = "", rows: np.ndarray = rows, events: Events = events) -> list[str]:
-            return [events.keys[key].text_of(row, default) for row in rows.tolist()]
-
-        names = [events.texts["name"][number] for number in events.name[rows].tolist()]
-        kinds = [
-            kind_of(told if told not in {"", "wait"} else name)
-            for told, name in zip(text("Collective name"), _calls(item, chosen, names), strict=True)
-        ]
-        groups = [group_number.setdefault(name, len(group_number)) for name in text("Process Group Name")]
-        dtypes = [_DTYPE_NAMES.get(name.lower(), name.lower()) for name in text("dtype")]
-        elements = events.dense("In msg nelems")[rows]
-        sizes = np.array([DTYPE_NBYTES.get(name, 0) for name in dtypes], np.int64)
-        process_set = np.array(groups, np.int32)
-        seq = np.zeros(len(rows), np.int64)
-        for group in np.unique(process_set):
-            mine = process_set == group
-            seq[mine] = np.arange(int(mine.sum()))
-        launched = item.launched_ns[chosen]
-        shift = item.base_ns - origin_ns
-        algorithms = [
-            "nccl" if on_device else name.partition(":")[0]
-            for on_device, name in zip(item.is_device[chosen], names, strict=True)
-        ]
-        parts.append(
-            {
-                "rank": np.full(len(rows), item.rank, np.int32),
-                "process_set": process_set,
-                "seq": seq,
-                "kind": _encoded(kinds),
-                "op": _encoded([""] * len(rows)),
-                "dtype": _encoded(dtypes),
-                "algorithm": _encoded(algorithms),
-                "nbytes": np.where((elements >= 0) & (sizes > 0), elements * sizes, -1),
-                "tensors": np.ones(len(rows), np.int32),
-                "submitted_ns": np.where(launched >= 0, launched + shift, -1),
-                "negotiated_ns": np.full(len(rows), -1, np.int64),
-                "start_ns": events.start[rows] + shift,
-                "dur_ns": events.duration[rows],
-                "copy_ns": np.zeros(len(rows), np.int64),
-            }
-        )
-    return assemble(COLLECTIVE_COLUMNS, parts)
-
-
-def _calls(item: _Rank, chosen: np.ndarray, names: Sequence[str]) -> list[str]:
-    """What tells the kind of each collective best: the call that launched it, else the kernel's own name."""
-    events = item.events
-    is_call = _matching(events.texts["name"], _HOST_COLLECTIVE)[events.name[item.rows]] & ~item.is_device
-    calls = item.rows[is_call]
-    calls = calls[np.argsort(events.start[calls], kind="stable")]
-    if not len(calls):
-        return list(names)
-    launched = item.launched_ns[chosen]
-    position = np.searchsorted(events.start[calls], launched, side="right") - 1
-    call = calls[np.maximum(position, 0)]
-    told = (position >= 0) & (launched < events.start[call] + events.duration[call])
-    return [
-        events.texts["name"][events.name[row]] if is_told else name
-        for row, is_told, name in zip(call.tolist(), told.tolist(), names, strict=True)
-    ]
-
-
-def _encoded(values: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    numbers: dict[str, int] = {}
-    codes = np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int32)
-    return codes, list(numbers)
-
-
-def _notes(ranks: Sequence[_Rank], collectives: pd.DataFrame, size: int) -> list[str]:
+def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int) -> list[str]:
     notes = []
     if size > len(ranks):
         notes.append(f"{size - len(ranks)} of {size} ranks have no file here")

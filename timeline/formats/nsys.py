@@ -5,13 +5,9 @@ process that did something on a device, or pushed NVTX ranges, is a rank.
 """
 
 import re
-import sqlite3
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +29,8 @@ from ..trace import (
 )
 from ..vocabulary import BACKWARD, COLLECTIVE_KINDS, FORWARD, OPTIMIZER_STEP, STEP, Category, LaneKind
 from .base import Progress
-from .kineto import kind_of
+from .kineto_tables import kind_of
+from .nsys_database import PID_SHIFT, Database, lane_of, opened, thread_names
 
 NAME: Final = "nsys"
 
@@ -48,66 +45,11 @@ _COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 #: Ranges that say what the host was about, in traces of our runtime.
 _PHASES: Final = {FORWARD: Category.FORWARD, BACKWARD: Category.BACKWARD, OPTIMIZER_STEP: Category.OPTIMIZER}
-_PID_SHIFT: Final = 24
 
 
 def sniff(head: bytes) -> bool:
     """An sqlite database; whether it is one of Nsight Systems is seen when it is read."""
     return head.startswith(_MAGIC)
-
-
-class _Database:
-    """One export, open for reading."""
-
-    def __init__(self, path: Path, name: Path) -> None:
-        self.name = name
-        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-        self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        self.tables = {
-            row[0] for row in self._connection.execute("select name from sqlite_master where type = 'table'")
-        }
-
-    def columns_of(self, table: str) -> set[str]:
-        """The columns of a table; none if it is not there."""
-        if table not in self.tables:
-            return set()
-        return {row[1] for row in self._connection.execute(f'pragma table_info("{table}")')}
-
-    def read(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
-        """Columns of a table as lists, None throughout for a column that this version does not have."""
-        present = self.columns_of(table)
-        if not present:
-            return [[] for _ in columns]
-        chosen = ", ".join(f'"{column}"' if column in present else "null" for column in columns)
-        rows = self._connection.execute(f'select {chosen} from "{table}"').fetchall()  # noqa: S608  names of our own
-        return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
-
-    def close(self) -> None:
-        """Close it."""
-        self._connection.close()
-
-
-@contextmanager
-def _opened(source: Source) -> Iterator[_Database]:
-    """The export as a database; a packed one is unpacked to a temporary file."""
-    with tempfile.TemporaryDirectory(prefix="tlkit-") as folder:
-        path = source.path
-        if not source.is_plain:
-            path = Path(folder) / "export.sqlite"
-            with source.open() as stream, path.open("wb") as file:
-                while block := stream.read(1 << 20):
-                    file.write(block)
-        try:
-            database = _Database(path, source.path)
-            try:
-                yield database
-            finally:
-                database.close()
-        except sqlite3.Error as error:
-            raise TraceError(
-                f"{source.path} is damaged or no export of Nsight Systems ({error}): export it again with "
-                "nsys export --type sqlite"
-            ) from error
 
 
 def _whole(values: list[Any], default: int = -1) -> np.ndarray:
@@ -150,17 +92,17 @@ class _Export:
 
 def _process_of(thread: np.ndarray) -> np.ndarray:
     """The globalPid out of a globalTid, whose lower 24 bits are the thread."""
-    return thread >> _PID_SHIFT << _PID_SHIFT
+    return thread >> PID_SHIFT << PID_SHIFT
 
 
 def _read_export(source: Source) -> _Export:
-    with _opened(source) as database:
+    with opened(source) as database:
         if not database.tables & {"META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", "NVTX_EVENTS"}:
             raise TraceError(f"{source.path} is an sqlite database, but no export of Nsight Systems")
         strings = dict(zip(*database.read("StringIds", ("id", "value")), strict=True))
         (epoch,) = database.read("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
         export = _Export(source, int(epoch[0]) if epoch and epoch[0] else 0)
-        threads = _thread_names(database, strings)
+        threads = thread_names(database, strings)
         _read_runtime(database, export, strings, threads)
         _read_nvtx(database, export, strings, threads)
         _read_device(database, export, strings)
@@ -168,18 +110,7 @@ def _read_export(source: Source) -> _Export:
     return export
 
 
-def _thread_names(database: _Database, strings: dict[int, str]) -> dict[int, str]:
-    ids, threads = database.read("ThreadNames", ("nameId", "globalTid"))
-    return {thread: strings.get(number, "") for number, thread in zip(ids, threads, strict=True)}
-
-
-def _lane(threads: dict[int, str], thread: int) -> str:
-    number = thread & (1 << _PID_SHIFT) - 1
-    name = threads.get(thread, "")
-    return f"{name} {number}" if name else f"thread {number}"
-
-
-def _read_runtime(database: _Database, export: _Export, strings: dict[int, str], threads: dict[int, str]) -> None:
+def _read_runtime(database: Database, export: _Export, strings: dict[int, str], threads: dict[int, str]) -> None:
     """Calls of the host: CUDA, and the operating system."""
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API"):
         start, end, thread, correlation, name = database.read(
@@ -201,14 +132,14 @@ def _read_runtime(database: _Database, export: _Export, strings: dict[int, str],
                 starts,
                 ends,
                 [strings.get(number, "") for number in name],
-                [_lane(threads, number) for number in tids.tolist()],
+                [lane_of(threads, number) for number in tids.tolist()],
                 [LaneKind.HOST] * count,
                 [Category.OTHER] * count,
             )
         )
 
 
-def _read_nvtx(database: _Database, export: _Export, strings: dict[int, str], threads: dict[int, str]) -> None:
+def _read_nvtx(database: Database, export: _Export, strings: dict[int, str], threads: dict[int, str]) -> None:
     """Ranges that the program pushed, and the steps among them."""
     start, end, kind, text, text_id, thread, payload = database.read(
         "NVTX_EVENTS", ("start", "end", "eventType", "text", "textId", "globalTid", "int64Value")
@@ -246,7 +177,7 @@ def _read_nvtx(database: _Database, export: _Export, strings: dict[int, str], th
             starts,
             np.maximum(ends, starts),
             names,
-            [f"NVTX {_lane(threads, number)}" for number in tids.tolist()],
+            [f"NVTX {lane_of(threads, number)}" for number in tids.tolist()],
             kinds,
             categories,
         )
@@ -259,7 +190,7 @@ def _read_nvtx(database: _Database, export: _Export, strings: dict[int, str], th
             export.steps.append((int(process[position]), number, int(starts[position]), int(ends[position])))
 
 
-def _read_device(database: _Database, export: _Export, strings: dict[int, str]) -> None:
+def _read_device(database: Database, export: _Export, strings: dict[int, str]) -> None:
     """Kernels, copies and fills, and the collectives among the kernels."""
     columns = (
         "start",
@@ -350,7 +281,7 @@ def _phase_at(phases: Phases, process: int, at_ns: int) -> Category:
     return categories[position] if position >= 0 and at_ns < ends[position] else Category.OTHER
 
 
-def _read_metrics(database: _Database, export: _Export) -> None:
+def _read_metrics(database: Database, export: _Export) -> None:
     type_id, metric_id, name = database.read("TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
     names = dict(zip(zip(type_id, metric_id, strict=True), name, strict=True))
     times, types, metrics, values = database.read("GPU_METRICS", ("timestamp", "typeId", "metricId", "value"))

@@ -21,6 +21,7 @@ from ..trace import (
     STEP_COLUMNS,
     TENSOR_COLUMNS,
     Clock,
+    RankClock,
     Trace,
     TraceMeta,
 )
@@ -388,6 +389,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             clock=Clock(
                 method="single" if len(ranks) == 1 else "runtime",
                 uncertainty_ns=max(header.uncertainty_ns for header in headers),
+                ranks={reader.header.rank: _rank_clock(reader) for _, reader in readers if reader.header is not None},
             ),
             known_categories=frozenset(Category),
             hosts={header.rank: header.host for header in headers},
@@ -397,6 +399,16 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         raw_args=tuple(tables.raw_args),
         **frames,
     )
+
+
+def _rank_clock(reader: _ShardReader) -> RankClock:
+    """What the runtime has measured: at the start, and the drift since from its later readings."""
+    assert reader.header is not None
+    drift = 0.0
+    if reader.clock_readings:
+        at_ns, offset_ns = reader.clock_readings[-1]
+        drift = (offset_ns - reader.header.offset_ns) / max(at_ns - _BASE_NS, 1)
+    return RankClock(offset_ns=reader.header.offset_ns, drift=drift, uncertainty_ns=reader.header.uncertainty_ns)
 
 
 def _correct_drift(frames: dict[str, Any], readers: Sequence[_ShardReader]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tlkit.timeline import open_trace
 from tlkit.timeline.errors import TraceError
-from tlkit.timeline.formats import kineto
+from tlkit.timeline.formats.kineto_tables import kind_of
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -131,4 +131,4 @@ def test_a_job_without_communication_is_told(tmp_path: Path) -> None:
 )
 def test_kinds_are_told_by_name(name: str, kind: str) -> None:
     """Kernels of old and new NCCL, and calls."""
-    assert kineto.kind_of(name) == kind
+    assert kind_of(name) == kind

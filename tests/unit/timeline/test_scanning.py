@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tlkit.timeline.errors import TraceError
-from tlkit.timeline.scanning import events as scan_module
 from tlkit.timeline.scanning import has_compiled_scanner, portable, scan
+from tlkit.timeline.scanning import reading as scan_module
 from tlkit.timeline.source import Source
 
 INTEGERS = ("correlation", "External id")

@@ -1,0 +1,242 @@
+"""What was told apart in a Kineto trace, as the tables of a `Trace`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from ..columns import assemble
+from ..scanning import Events
+from ..source import Source
+from ..trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
+from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
+
+_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+HOST_COLLECTIVE: Final = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(.*)")
+
+#: Element types as Kineto names them.
+_DTYPE_NAMES: Final = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "int": "int32",
+    "long": "int64",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
+    "bool": "bool",
+}
+_KINDS: Final = (
+    ("allreduce", re.compile(r"all_?reduce", re.IGNORECASE)),
+    ("allgather", re.compile(r"all_?gather", re.IGNORECASE)),
+    ("reducescatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    ("alltoall", re.compile(r"all_?to_?all", re.IGNORECASE)),
+    ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
+    ("barrier", re.compile(r"barrier", re.IGNORECASE)),
+    ("reduce", re.compile(r"reduce", re.IGNORECASE)),
+    ("sendrecv", re.compile(r"send|recv", re.IGNORECASE)),
+)
+
+
+def kind_of(name: str) -> str:
+    """The kind of a collective out of the name of its kernel or call; "other" if the name does not tell."""
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
+
+
+@dataclass(slots=True)
+class RankEvents:
+    """The events of one file, told apart."""
+
+    source: Source
+    events: Events
+    rank: int
+    size: int
+    base_ns: int
+    rows: np.ndarray
+    """Complete events, by time."""
+    is_device: np.ndarray
+    """Of `rows`."""
+    is_communication: np.ndarray
+    category: np.ndarray
+    """Of `rows`, as numbers of `CATEGORIES`."""
+    launched_ns: np.ndarray
+    """Of `rows`: when the host handed out a device's work; -1 if unknown."""
+
+
+CATEGORIES: Final = tuple(str(category) for category in Category)
+NUMBER: Final = {category: number for number, category in enumerate(CATEGORIES)}
+
+
+def matching(texts: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray:
+    """Which texts the pattern is found in."""
+    return np.array([pattern.search(text) is not None for text in texts] or [False], bool)
+
+
+def among(texts: Sequence[str], names: set[str]) -> np.ndarray:
+    """Which texts are one of `names`, whatever their case."""
+    return np.array([text.lower() in names for text in texts] or [False], bool)
+
+
+def _lanes(item: RankEvents) -> tuple[np.ndarray, list[str]]:
+    """The lane of each span: a stream of a device, or a thread of the host."""
+    events = item.events
+    named = events.thread_names()
+    stream = events.keys["stream"]
+    of_event = np.full(len(events), -1, np.int32)
+    of_event[stream.rows] = stream.numbers
+    lanes: list[str] = []
+    key = np.where(
+        item.is_device,
+        -2 - of_event[item.rows].astype(np.int64),
+        events.thread[item.rows].astype(np.int64) << 31 | events.process[item.rows],
+    )
+    unique, inverse = np.unique(key, return_inverse=True)
+    for value in unique.tolist():
+        if value < 0:
+            number = -2 - value
+            lanes.append(f"stream {stream.texts[number]}" if number >= 0 else "device")
+        else:
+            thread = events.texts["thread"][value >> 31]
+            lanes.append(named.get((value & (2**31 - 1), value >> 31), f"thread {thread}"))
+    return inverse.astype(np.int32), lanes
+
+
+def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
+    """All complete events as spans, by lane."""
+    parts = []
+    first = 0
+    kinds = [str(kind) for kind in LaneKind]
+    number_of = {kind: number for number, kind in enumerate(LaneKind)}
+    for item in ranks:
+        events, rows = item.events, item.rows
+        lane, lanes = _lanes(item)
+        host_kind = number_of[LaneKind.HOST] if item.is_device.any() else number_of[LaneKind.COMPUTE]
+        kind = np.full(len(rows), host_kind, np.int8)
+        on_device = among(events.texts["category"], {"gpu_user_annotation"})[events.category[rows]]
+        kind[on_device] = number_of[LaneKind.OTHER]
+        kind[item.is_device] = number_of[LaneKind.COMPUTE]
+        kind[item.is_communication] = number_of[LaneKind.COMMUNICATION]
+        kind[item.category == NUMBER[Category.DATA]] = number_of[LaneKind.DATA]
+        has_args = events.args_start[rows] != -1
+        parts.append(
+            {
+                "rank": np.full(len(rows), item.rank, np.int32),
+                "lane": (lane, lanes),
+                "lane_kind": (kind, kinds),
+                "category": (item.category, list(CATEGORIES)),
+                "name": (events.name[rows], events.texts["name"]),
+                "start_ns": events.start[rows] + (item.base_ns - origin_ns),
+                "dur_ns": events.duration[rows],
+                "args_row": np.where(has_args, np.arange(first, first + len(rows)), -1),
+            }
+        )
+        first += len(rows)
+    return assemble(SPAN_COLUMNS, parts)
+
+
+def make_steps(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
+    """The profiler's steps, as the host marked them."""
+    parts: list[dict[str, Any]] = []
+    for item in ranks:
+        events, rows = item.events, item.rows[~item.is_device]
+        number_of = {}
+        for number, name in enumerate(events.texts["name"]):
+            match = _STEP.search(name)
+            if match and len(match[1]) < 18:  # noqa: PLR2004  fits into 64 bits
+                number_of[number] = int(match[1])
+        categories = events.texts["category"]
+        on_device = among(categories, {"gpu_user_annotation"})[events.category[rows]]
+        chosen = rows[np.isin(events.name[rows], list(number_of)) & ~on_device]
+        chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
+        start = events.start[chosen] + (item.base_ns - origin_ns)
+        parts.append(
+            {
+                "rank": np.full(len(chosen), item.rank, np.int32),
+                "step": np.array([number_of[number] for number in events.name[chosen].tolist()], np.int64),
+                "start_ns": start,
+                "end_ns": start + events.duration[chosen],
+            }
+        )
+    return assemble(STEP_COLUMNS, parts)
+
+
+def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
+    """One row a collective and rank, numbered in the order of their starts within each process group."""
+    group_number: dict[str, int] = {}
+    parts = []
+    for item in ranks:
+        events = item.events
+        chosen = np.flatnonzero(item.is_communication)
+        chosen = chosen[np.argsort(events.start[item.rows[chosen]], kind="stable")]
+        rows = item.rows[chosen]
+
+        def text(key: str, default: str = "", rows: np.ndarray = rows, events: Events = events) -> list[str]:
+            return [events.keys[key].text_of(row, default) for row in rows.tolist()]
+
+        names = [events.texts["name"][number] for number in events.name[rows].tolist()]
+        kinds = [
+            kind_of(told if told not in {"", "wait"} else name)
+            for told, name in zip(text("Collective name"), _calls(item, chosen, names), strict=True)
+        ]
+        groups = [group_number.setdefault(name, len(group_number)) for name in text("Process Group Name")]
+        dtypes = [_DTYPE_NAMES.get(name.lower(), name.lower()) for name in text("dtype")]
+        elements = events.dense("In msg nelems")[rows]
+        sizes = np.array([DTYPE_NBYTES.get(name, 0) for name in dtypes], np.int64)
+        process_set = np.array(groups, np.int32)
+        seq = np.zeros(len(rows), np.int64)
+        for group in np.unique(process_set):
+            mine = process_set == group
+            seq[mine] = np.arange(int(mine.sum()))
+        launched = item.launched_ns[chosen]
+        shift = item.base_ns - origin_ns
+        algorithms = [
+            "nccl" if on_device else name.partition(":")[0]
+            for on_device, name in zip(item.is_device[chosen], names, strict=True)
+        ]
+        parts.append(
+            {
+                "rank": np.full(len(rows), item.rank, np.int32),
+                "process_set": process_set,
+                "seq": seq,
+                "kind": _encoded(kinds),
+                "op": _encoded([""] * len(rows)),
+                "dtype": _encoded(dtypes),
+                "algorithm": _encoded(algorithms),
+                "nbytes": np.where((elements >= 0) & (sizes > 0), elements * sizes, -1),
+                "tensors": np.ones(len(rows), np.int32),
+                "submitted_ns": np.where(launched >= 0, launched + shift, -1),
+                "negotiated_ns": np.full(len(rows), -1, np.int64),
+                "start_ns": events.start[rows] + shift,
+                "dur_ns": events.duration[rows],
+                "copy_ns": np.zeros(len(rows), np.int64),
+            }
+        )
+    return assemble(COLLECTIVE_COLUMNS, parts)
+
+
+def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[str]:
+    """What tells the kind of each collective best: the call that launched it, else the kernel's own name."""
+    events = item.events
+    is_call = matching(events.texts["name"], HOST_COLLECTIVE)[events.name[item.rows]] & ~item.is_device
+    calls = item.rows[is_call]
+    calls = calls[np.argsort(events.start[calls], kind="stable")]
+    if not len(calls):
+        return list(names)
+    launched = item.launched_ns[chosen]
+    position = np.searchsorted(events.start[calls], launched, side="right") - 1
+    call = calls[np.maximum(position, 0)]
+    told = (position >= 0) & (launched < events.start[call] + events.duration[call])
+    return [
+        events.texts["name"][events.name[row]] if is_told else name
+        for row, is_told, name in zip(call.tolist(), told.tolist(), names, strict=True)
+    ]
+
+
+def _encoded(values: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    numbers: dict[str, int] = {}
+    codes = np.array([numbers.setdefault(value, len(numbers)) for value in values], np.int32)
+    return codes, list(numbers)

@@ -1,0 +1,81 @@
+"""Exports of Nsight Systems as databases."""
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import TraceError
+from ..source import Source
+
+#: Threads are numbers of 24 bits below that of their process.
+PID_SHIFT: Final = 24
+
+
+class Database:
+    """One export, open for reading."""
+
+    def __init__(self, path: Path, name: Path) -> None:
+        self.name = name
+        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self.tables = {
+            row[0] for row in self._connection.execute("select name from sqlite_master where type = 'table'")
+        }
+
+    def columns_of(self, table: str) -> set[str]:
+        """The columns of a table; none if it is not there."""
+        if table not in self.tables:
+            return set()
+        return {row[1] for row in self._connection.execute(f'pragma table_info("{table}")')}
+
+    def read(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
+        """Columns of a table as lists, None throughout for a column that this version does not have."""
+        present = self.columns_of(table)
+        if not present:
+            return [[] for _ in columns]
+        chosen = ", ".join(f'"{column}"' if column in present else "null" for column in columns)
+        rows = self._connection.execute(f'select {chosen} from "{table}"').fetchall()  # noqa: S608  names of our own
+        return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.close()
+
+
+@contextmanager
+def opened(source: Source) -> Iterator[Database]:
+    """The export as a database; a packed one is unpacked to a temporary file."""
+    with tempfile.TemporaryDirectory(prefix="tlkit-") as folder:
+        path = source.path
+        if not source.is_plain:
+            path = Path(folder) / "export.sqlite"
+            with source.open() as stream, path.open("wb") as file:
+                while block := stream.read(1 << 20):
+                    file.write(block)
+        try:
+            database = Database(path, source.path)
+            try:
+                yield database
+            finally:
+                database.close()
+        except sqlite3.Error as error:
+            raise TraceError(
+                f"{source.path} is damaged or no export of Nsight Systems ({error}): export it again with "
+                "nsys export --type sqlite"
+            ) from error
+
+
+def thread_names(database: Database, strings: dict[int, str]) -> dict[int, str]:
+    """Names of threads, by globalTid."""
+    ids, threads = database.read("ThreadNames", ("nameId", "globalTid"))
+    return {thread: strings.get(number, "") for number, thread in zip(ids, threads, strict=True)}
+
+
+def lane_of(threads: dict[int, str], thread: int) -> str:
+    """What the lane of a thread is called."""
+    number = thread & (1 << PID_SHIFT) - 1
+    name = threads.get(thread, "")
+    return f"{name} {number}" if name else f"thread {number}"

@@ -1,0 +1,391 @@
+"""Leads the bytes of a file past a scanner, and puts together what it makes of them."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from ..errors import TraceError
+from ..source import Source
+from .events import Events, Key
+from .odd import LONGEST_EVENT, Event, OddEvents
+from .portable import CLOSED, MORE, STOPPED, PortableScanner
+
+try:
+    from ._native import Scanner as _CompiledScanner  # type: ignore[import-not-found]  # compiled when installed
+except ImportError:  # there was no compiler
+    _CompiledScanner = None
+
+Progress = Callable[[int], None]
+"""Called with how many bytes were read since the last call."""
+
+#: What is read at a time, beside the event that may lie across the end.
+_BLOCK_NBYTES: Final = 4 * 1024 * 1024
+_PADDING: Final = 32
+#: The array of events has to begin within this, and what follows it is kept up to this.
+_MOST_AROUND: Final = 64 * 1024 * 1024
+_EVERYTHING: Final = 2**62
+#: Files are divided among threads if every part is at least this.
+_SMALLEST_PART: Final = 32 * 1024 * 1024
+
+_TRACE_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")
+
+_DTYPES: Final = {
+    "phase": np.uint8,
+    "name": np.int32,
+    "category": np.int32,
+    "process": np.int32,
+    "thread": np.int32,
+    "id": np.int32,
+    "start": np.int64,
+    "duration": np.int64,
+    "args_start": np.int64,
+    "args_nbytes": np.int32,
+}
+_NUMBERED: Final = ("name", "category", "process", "thread", "id")
+
+
+def has_compiled_scanner() -> bool:
+    """Whether the compiled scanner is there."""
+    return _CompiledScanner is not None
+
+
+class Scanner(Protocol):
+    """What both scanners are."""
+
+    rows: int
+
+    def feed(self, buffer: bytes | bytearray, start: int, end: int, base: int, stop: int, /) -> tuple[int, int]:
+        """See `PortableScanner.feed`."""
+
+    def finish(self) -> tuple[dict[str, bytes], dict[str, list[Any]], dict[str, tuple[bytes, bytes, list[str]]]]:
+        """See `PortableScanner.finish`."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """What was made of a range of the file."""
+
+    columns: dict[str, np.ndarray]
+    texts: dict[str, list[Any]]
+    keys: dict[str, Key]
+    own_args: list[bytes]
+    end: int
+    """Where the next event begins."""
+    is_closed: bool
+    rest: bytes
+    """What was read beyond `end`."""
+    dropped: Counter[str]
+
+
+class _Feeder:
+    """A range of a file on its way past a scanner."""
+
+    def __init__(self, scanner: Scanner, read_into: Callable[[memoryview], int], base: int, stop: int) -> None:
+        self.scanner = scanner
+        self.dropped: Counter[str] = Counter()
+        self._odd = OddEvents(self.dropped)
+        self._read_into = read_into
+        self._base = base
+        """Offset of the buffer in the file."""
+        self._stop = stop
+        self._buffer = bytearray(_BLOCK_NBYTES + LONGEST_EVENT + _PADDING)
+        self._start = self._end = 0
+        self._is_final = False
+        self._own: list[tuple[int, bytes]] = []
+
+    def begin_with(self, data: bytes) -> None:
+        """Put in what was read already."""
+        self._end = len(data)
+        if self._end + _PADDING + _BLOCK_NBYTES > len(self._buffer):
+            self._buffer = bytearray(self._end + _BLOCK_NBYTES + LONGEST_EVENT + _PADDING)
+        self._buffer[: self._end] = data
+
+    def run(self, progress: Progress) -> None:
+        """Take all events of the range."""
+        while True:
+            status, self._start = self.scanner.feed(self._buffer, self._start, self._end, self._base, self._stop)
+            if status in {CLOSED, STOPPED}:
+                self.is_closed = status == CLOSED
+                return
+            if status == MORE and not self._is_final:
+                self._fill(progress)
+            elif self._start >= self._end or not self._read_odd(progress):
+                return
+
+    def _fill(self, progress: Progress) -> None:
+        rest = self._end - self._start
+        self._buffer[:rest] = self._buffer[self._start : self._end]
+        self._base += self._start
+        self._start, self._end = 0, rest
+        if rest + _PADDING >= len(self._buffer):
+            self._buffer += bytes(_BLOCK_NBYTES)
+        with memoryview(self._buffer) as view:
+            count = self._read_into(view[rest : min(rest + _BLOCK_NBYTES, len(view) - _PADDING)])
+        progress(count)
+        self._end += count
+        self._is_final = count == 0
+
+    def _read_odd(self, progress: Progress) -> bool:
+        """Take or skip what no scanner takes; whether there is more."""
+        while True:
+            event, text, self._start, is_hungry = self._odd.read(
+                self._buffer, self._start, self._end, final=self._is_final
+            )
+            if self._odd.array_is_over:
+                self.is_closed = True
+                return False
+            if is_hungry:
+                self._fill(progress)
+                continue
+            if event is not None:
+                self._take_odd(event, text)
+            return True
+
+    def _take_odd(self, event: Event, text: bytes) -> None:
+        row = self.scanner.rows
+        candidates = self._odd.canonical(event, text)
+        for candidate in candidates:
+            if isinstance(self.scanner, PortableScanner):
+                self.scanner.take_one(candidate)
+            else:
+                self.scanner.feed(candidate + bytes(_PADDING), 0, len(candidate), 0, _EVERYTHING)
+            if self.scanner.rows > row:
+                self._own.append((row, bytes(event.args)))
+                return
+        if candidates:
+            self.dropped["broken"] += 1
+
+    @property
+    def position(self) -> int:
+        """Where in the file it has come to."""
+        return self._base + self._start
+
+    def finish(self, text_keys: Sequence[str]) -> _Part:
+        """What was made of the range."""
+        columns, texts, keys = self.scanner.finish()
+        arrays = {name: np.frombuffer(columns[name], dtype) for name, dtype in _DTYPES.items()}
+        if self._own:
+            starts = arrays["args_start"].copy()
+            for number, (row, args) in enumerate(self._own):
+                if args:
+                    starts[row] = -2 - number
+            arrays["args_start"] = starts
+        return _Part(
+            columns=arrays,
+            texts=texts,
+            keys={
+                name: Key(
+                    np.frombuffer(rows, np.uint32),
+                    np.frombuffer(values, np.int32 if name in text_keys else np.int64),
+                    of_key,
+                )
+                for name, (rows, values, of_key) in keys.items()
+            },
+            own_args=[args for _, args in self._own],
+            end=self.position,
+            is_closed=self.is_closed,
+            rest=bytes(self._buffer[self._start : self._end]),
+            dropped=self.dropped,
+        )
+
+    is_closed = False
+
+
+def scan(
+    source: Source,
+    *,
+    integers: tuple[str, ...] = (),
+    texts: tuple[str, ...] = (),
+    with_ids: bool = False,
+    progress: Progress = lambda _: None,
+    workers: int | None = None,
+    compiled: bool | None = None,
+) -> Events:
+    """Read the events of a file into columns.
+
+    Args:
+        source: the file; what of it cannot be used is counted there.
+        integers: args whose integers are kept, for instance `correlation`.
+        texts: args whose text is kept.
+        with_ids: whether to keep the ids of events.
+        workers: threads for one file; the cores by default.  Only the compiled scanner works with more than one.
+        compiled: whether to use the compiled scanner; by default if it is there.
+
+    Raises:
+        TraceError: the file cannot be read, or its array of events does not begin.
+    """
+    if compiled is None:
+        compiled = has_compiled_scanner()
+
+    def make() -> Scanner:
+        kind: Any = _CompiledScanner if compiled else PortableScanner
+        scanner: Scanner = kind(integers, texts, with_ids)
+        return scanner
+
+    with source.open() as stream:
+        before, begun = _find_array(source, stream.readinto)
+        base = len(before)
+        parts: list[_Part] = []
+        ranges = _divide(source, base, workers or len(os.sched_getaffinity(0))) if compiled else []
+        if len(ranges) > 1:
+            parts = _scan_ranges(source, ranges, make, texts, progress)
+        else:
+            feeder = _Feeder(make(), stream.readinto, base, _EVERYTHING)
+            feeder.begin_with(begun)
+            progress(base + len(begun))
+            feeder.run(progress)
+            parts = [feeder.finish(texts)]
+        last = parts[-1]
+        after = _read_after(last, stream, source) if last.is_closed else b""
+    for part in parts:
+        source.dropped.update(part.dropped)
+    if not last.is_closed:
+        source.dropped["unclosed_array"] += 1
+    return _join(parts, before, after)
+
+
+def _find_array(source: Source, read_into: Callable[[memoryview], int]) -> tuple[bytes, bytes]:
+    """The file up to its array of events, bracket included, and what was read beyond it.
+
+    Raises:
+        TraceError: there is none.
+    """
+    data = b""
+    block = bytearray(_BLOCK_NBYTES)
+    while len(data) < _MOST_AROUND:
+        count = read_into(memoryview(block))
+        data += block[:count]
+        start = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
+        if start[:1] == b"[":
+            end = data.find(b"[") + 1
+            return data[:end], data[end:]
+        found = _TRACE_EVENTS.search(data)
+        if found is not None:
+            return data[: found.end()], data[found.end() :]
+        if not count:
+            break
+    raise TraceError(f"{source.path} holds no array of trace events")
+
+
+def _read_after(last: _Part, stream: Any, source: Source) -> bytes:
+    """What follows the array; there may be metadata in it."""
+    if source.is_plain:
+        stream.seek(last.end + 1)
+        return bytes(stream.read(_MOST_AROUND))
+    rest = last.rest[1:]
+    block = bytearray(_BLOCK_NBYTES)
+    while len(rest) < _MOST_AROUND and (count := stream.readinto(memoryview(block))):
+        rest += block[:count]
+    return rest
+
+
+# One large file on several threads: each range ends where the next one begins, or they were divided wrongly.
+
+
+def _divide(source: Source, base: int, workers: int) -> list[tuple[int, int]]:
+    """Ranges of a plain file that begin, as far as one can tell, with an event."""
+    if not source.is_plain:
+        return []
+    size = source.path.stat().st_size
+    count = min(workers, size // _SMALLEST_PART)
+    starts = [base]
+    with source.path.open("rb") as file:
+        for number in range(1, count):
+            file.seek(base + (size - base) * number // count)
+            offset = file.tell()
+            found = _BOUNDARY.search(file.read(LONGEST_EVENT))
+            if found is not None and offset + found.end() > starts[-1]:
+                starts.append(offset + found.end())
+    return list(zip(starts, [*starts[1:], _EVERYTHING], strict=True))
+
+
+def _scan_ranges(
+    source: Source,
+    ranges: Sequence[tuple[int, int]],
+    make: Callable[[], Scanner],
+    text_keys: Sequence[str],
+    progress: Progress,
+) -> list[_Part]:
+    def work(span: tuple[int, int]) -> _Part:
+        with source.path.open("rb", buffering=0) as file:
+            file.seek(span[0])
+            feeder = _Feeder(make(), file.readinto, *span)
+            feeder.run(progress)
+            return feeder.finish(text_keys)
+
+    with ThreadPoolExecutor(len(ranges)) as pool:
+        parts = list(pool.map(work, ranges))
+    good = [parts[0]]
+    for (start, _), part in zip(ranges[1:], parts[1:], strict=True):
+        if good[-1].is_closed:
+            return good
+        if good[-1].end != start:
+            # What looked like the begin of an event was inside one: go on where the range before has ended.
+            good.append(work((good[-1].end, _EVERYTHING)))
+            return good
+        good.append(part)
+    return good
+
+
+def _join(parts: Sequence[_Part], before: bytes, after: bytes) -> Events:
+    """One set of columns out of several, with numbers that mean the same in all."""
+    nbytes = parts[-1].end
+    texts: dict[str, list[Any]] = {}
+    own_args: list[bytes] = []
+    row_of_part, own_of_part = [], []
+    rows = 0
+    for part in parts:
+        row_of_part.append(rows)
+        own_of_part.append(len(own_args))
+        rows += len(part.columns["phase"])
+        own_args += part.own_args
+    renumbered: dict[str, list[np.ndarray]] = {}
+    for name in _NUMBERED:
+        texts[name], renumbered[name] = _unite([part.texts[name] for part in parts])
+    columns: dict[str, np.ndarray] = {}
+    for name in _DTYPES:
+        pieces = []
+        for number, part in enumerate(parts):
+            # Taken out, so that only one column at a time is there twice.
+            piece = part.columns.pop(name)
+            if name in renumbered and number:
+                mapping = renumbered[name][number]
+                piece = np.where(piece >= 0, mapping[piece], piece) if len(mapping) else piece
+            elif name == "args_start" and own_of_part[number]:
+                piece = np.where(piece < -1, piece - own_of_part[number], piece)
+            pieces.append(piece)
+        columns[name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    keys = {}
+    for name in parts[0].keys:
+        of_key, mappings = _unite([part.keys[name].texts for part in parts])
+        is_text = any(part.keys[name].texts for part in parts)
+        keys[name] = Key(
+            np.concatenate(
+                [part.keys[name].rows + np.uint32(first) for part, first in zip(parts, row_of_part, strict=True)]
+            ),
+            np.concatenate(
+                [
+                    mapping[part.keys[name].numbers] if is_text and len(mapping) else part.keys[name].numbers
+                    for part, mapping in zip(parts, mappings, strict=True)
+                ]
+            ),
+            of_key,
+        )
+    return Events(**columns, texts=texts, keys=keys, own_args=own_args, before=before, after=after, nbytes=nbytes)
+
+
+def _unite(lists: Sequence[Sequence[Any]]) -> tuple[list[Any], list[np.ndarray]]:
+    """One list of the values of all, and for each list the new numbers of its values."""
+    united: dict[tuple[type, Any], int] = {}
+    mappings = [
+        np.array([united.setdefault((type(value), value), len(united)) for value in values], np.int32)
+        for values in lists
+    ]
+    return [value for _, value in united], mappings
