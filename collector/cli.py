@@ -4,16 +4,15 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from .. import __version__
 from ..timeline.errors import TlkitError, UsageError
+from ..timeline.progress import ProgressBar
 from .analysis import Analysis, analyze
 from .render import render
 from .report import make_report
@@ -24,9 +23,6 @@ Say where the step time of a distributed training goes, why, and what to change.
   tl-analyze t.json                  the timeline of all ranks: the files of the others beside it are found
   tl-analyze t.json --json -         the same as JSON, for programs
 """
-
-#: A progress bar appears only if reading takes longer than this.
-_PATIENCE_S = 2.0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.warm_up is not None and arguments.warm_up < 0:
         raise UsageError("--warm-up is a number of steps, 0 or more")
     steps, ranks = _parse_steps(arguments.steps), _parse_ranks(arguments.ranks)
-    with _ProgressBar() as bar:
+    with ProgressBar() as bar:
         analysis = analyze(
             arguments.trace,
             warm_up=arguments.warm_up,
@@ -130,33 +126,6 @@ def _write_json(analysis: Analysis, target: Path) -> None:
         target.write_text(json.dumps(make_report(analysis), indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}") from error
-
-
-class _ProgressBar:
-    """Shows how much has been read, on a terminal, once it takes long."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._bar: Progress | None = None
-        self._task: Any = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def update(self, done: int, total: int) -> None:
-        """Take note of the bytes read."""
-        if not sys.stderr.isatty() or time.monotonic() - self._started < _PATIENCE_S:
-            return
-        if self._bar is None:
-            columns = (TextColumn("reading"), BarColumn(), DownloadColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("reading", total=total)
-        self._bar.update(self._task, completed=done)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
 
 if __name__ == "__main__":

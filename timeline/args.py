@@ -1,5 +1,7 @@
 """The args of spans, left in the files until somebody asks."""
 
+import os
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ class FileArgs(Sequence[bytes]):
         self.parts = tuple(parts)
         self._firsts = list(accumulate([len(places.starts) for _, places in self.parts], initial=0))
         self._unpacked: dict[int, bytes] = {}
+        self._descriptors: dict[int, int] = {}
 
     @staticmethod
     def of_events(parts: Iterable[tuple[Source, Events, np.ndarray]]) -> "FileArgs":
@@ -76,12 +79,15 @@ class FileArgs(Sequence[bytes]):
     def _read(self, part: int, start: int, nbytes: int) -> bytes:
         source = self.parts[part][0]
         try:
-            if not source.is_plain:
-                if part not in self._unpacked:
+            if part not in self._descriptors and part not in self._unpacked:
+                if source.is_plain:
+                    descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+                    weakref.finalize(self, os.close, descriptor)
+                    self._descriptors[part] = descriptor
+                else:
                     self._unpacked[part] = source.read()
+            if part in self._unpacked:
                 return self._unpacked[part][start : start + nbytes]
-            with source.path.open("rb") as file:
-                file.seek(start)
-                return file.read(nbytes)
+            return os.pread(self._descriptors[part], nbytes, start)
         except OSError as error:
             raise TraceError(f"cannot read the args in {source.path} any more: {error.strerror}") from error

@@ -51,12 +51,14 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         rows, start, duration = _complete(source, events)
         lane, lanes = _lanes(events, rows)
         args = events.args_start[rows]
+        # What `tl-trace merge` has written has ranks for processes and our categories.
+        is_ours = b'"writer": "tlkit"' in events.before
         parts.append(
             {
-                "rank": np.full(len(rows), rank, np.int32),
+                "rank": _ranks(events, rows) if is_ours else np.full(len(rows), rank, np.int32),
                 "lane": (lane, lanes),
                 "lane_kind": (np.zeros(len(rows), np.int8), [str(LaneKind.OTHER)]),
-                "category": (np.zeros(len(rows), np.int8), [str(Category.OTHER)]),
+                "category": _categories(events, rows),
                 "name": (events.name[rows], events.texts["name"]),
                 "start_ns": start,
                 "dur_ns": duration,
@@ -77,7 +79,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         meta=TraceMeta(
             format=NAME,
             files=tuple(str(source.path) for source in sources),
-            ranks=tuple(range(len(sources))),
+            ranks=tuple(sorted({int(rank) for part in parts for rank in np.unique(part["rank"])})),
             size=0,
             events=events_read,
             dropped=dict(sum((source.dropped for source in sources), Counter())),
@@ -126,6 +128,22 @@ def _complete(source: Source, events: Events) -> tuple[np.ndarray, np.ndarray, n
         [events.duration[complete], events.start[np.array(ends, np.int64)] - events.start[np.array(begins, np.int64)]]
     )
     return rows, start, duration
+
+
+def _ranks(events: Events, rows: np.ndarray) -> np.ndarray:
+    """Processes as ranks."""
+    of_process = np.array([value if isinstance(value, int) else 0 for value in events.texts["process"]], np.int64)
+    ranks: np.ndarray = of_process[events.process[rows]].astype(np.int32)
+    return ranks
+
+
+def _categories(events: Events, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Categories that are ours, `other` for the rest."""
+    known = [str(category) for category in Category]
+    number_of = {name: number for number, name in enumerate(known)}
+    other = number_of[str(Category.OTHER)]
+    mapping = np.array([number_of.get(text, other) for text in events.texts["category"]], np.int8)
+    return mapping[events.category[rows]], known
 
 
 def _lanes(events: Events, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:

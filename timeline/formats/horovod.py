@@ -45,7 +45,7 @@ _TRANSPORTS: Final = ("GLOO", "NCCL", "MPI", "CCL", "DDL")
 
 def sniff(head: bytes) -> bool:
     """Rows named by `process_name` with nothing but negotiation and collectives in them."""
-    if b'"tlkit_shard"' in head:
+    if b'"tlkit_shard"' in head or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"[":
         return False
     if b"start_time_since_epoch_in_micros" in head:
         return True

@@ -30,7 +30,7 @@ from ..trace import (
 from ..vocabulary import BACKWARD, COLLECTIVE_KINDS, FORWARD, OPTIMIZER_STEP, STEP, Category, LaneKind
 from .base import Progress
 from .kineto_tables import kind_of
-from .nsys_database import PID_SHIFT, Database, lane_of, opened, thread_names
+from .nsys_database import PID_SHIFT, Database, lane_of, opened, thread_names, whole
 
 NAME: Final = "nsys"
 
@@ -50,11 +50,6 @@ _PHASES: Final = {FORWARD: Category.FORWARD, BACKWARD: Category.BACKWARD, OPTIMI
 def sniff(head: bytes) -> bool:
     """An sqlite database; whether it is one of Nsight Systems is seen when it is read."""
     return head.startswith(_MAGIC)
-
-
-def _whole(values: list[Any], default: int = -1) -> np.ndarray:
-    """Numbers, `default` for what is missing."""
-    return np.array([default if value is None else value for value in values], np.int64)
 
 
 @dataclass(slots=True)
@@ -118,11 +113,11 @@ def _read_runtime(database: Database, export: _Export, strings: dict[int, str], 
         )
         if not start:
             continue
-        starts, ends, tids = _whole(start), _whole(end), _whole(thread)
+        starts, ends, tids = whole(start), whole(end), whole(thread)
         ends = np.where(ends < starts, starts, ends)
         process = _process_of(tids)
         if table == "CUPTI_ACTIVITY_KIND_RUNTIME":
-            keys = zip(process.tolist(), _whole(correlation).tolist(), strict=True)
+            keys = zip(process.tolist(), whole(correlation).tolist(), strict=True)
             export.launches.update(zip(keys, starts.tolist(), strict=True))
         export.events += len(start)
         count = len(start)
@@ -156,8 +151,8 @@ def _read_nvtx(database: Database, export: _Export, strings: dict[int, str], thr
     if not rows:
         return
     names = [text[row] if text[row] is not None else strings.get(text_id[row], "") for row in rows]
-    starts, ends = _whole([start[row] for row in rows]), _whole([end[row] for row in rows])
-    tids = _whole([thread[row] for row in rows])
+    starts, ends = whole([start[row] for row in rows]), whole([end[row] for row in rows])
+    tids = whole([thread[row] for row in rows])
     process = _process_of(tids)
     capitals = {name.upper() for name in COLLECTIVE_KINDS}
     has_device = bool(database.columns_of("CUPTI_ACTIVITY_KIND_KERNEL"))
@@ -211,12 +206,12 @@ def _read_device(database: Database, export: _Export, strings: dict[int, str]) -
         if not start:
             continue
         export.events += len(start)
-        starts, ends = _whole(start), _whole(end)
+        starts, ends = whole(start), whole(end)
         ends = np.where(ends < starts, starts, ends)
-        pids, streams = _whole(process), _whole(stream)
-        keys = list(zip(pids.tolist(), _whole(correlation).tolist(), strict=True))
-        launched = _whole([export.launches.get(key) for key in keys])
-        for pid, number in zip(pids.tolist(), _whole(device, 0).tolist(), strict=True):
+        pids, streams = whole(process), whole(stream)
+        keys = list(zip(pids.tolist(), whole(correlation).tolist(), strict=True))
+        launched = whole([export.launches.get(key) for key in keys])
+        for pid, number in zip(pids.tolist(), whole(device, 0).tolist(), strict=True):
             export.device_of.setdefault(pid, number)
         if table == "KERNEL":
             names = [strings.get(a, "") or strings.get(b, "") for a, b in zip(long_name, short_name, strict=True)]

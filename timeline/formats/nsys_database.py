@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from ..errors import TraceError
 from ..source import Source
 
@@ -79,3 +81,8 @@ def lane_of(threads: dict[int, str], thread: int) -> str:
     number = thread & (1 << PID_SHIFT) - 1
     name = threads.get(thread, "")
     return f"{name} {number}" if name else f"thread {number}"
+
+
+def whole(values: list[Any], default: int = -1) -> np.ndarray:
+    """Numbers, `default` for what is missing."""
+    return np.array([default if value is None else value for value in values], np.int64)

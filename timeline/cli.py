@@ -1,0 +1,214 @@
+"""The command `tl-trace`."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .. import __version__
+from . import export
+from .errors import TlkitError, UsageError
+from .open import open_trace
+from .progress import ProgressBar
+from .selection import select
+from .summary import summarize
+from .trace import Trace
+
+_DESCRIPTION = """\
+Look into traces, put them together, cut them, and bring them into other forms.
+
+  tl-trace info traces/                              what is in it, and how well the clocks agree
+  tl-trace merge traces/ -o all.json.gz              one file of all ranks for Perfetto, on one clock
+  tl-trace slice t.json -o part.json --steps 10:13   a part of it
+  tl-trace convert t.json -o tables.parquet          the same in another form
+
+Traces are timelines of this toolkit or of Horovod, traces of the PyTorch profiler, sqlite exports of Nsight Systems, and other
+Chrome trace JSON; plain, gzip or zstd; files, folders or patterns.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of leaving, so that wrong usage is an error like any other."""
+
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message}; {self.prog} --help shows what there is")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `tl-trace`."""
+    parser = _Parser(
+        prog="tl-trace",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Exit status: 0 fine, 2 bad input or usage.",
+    )
+    parser.add_argument("--version", action="version", version=f"tl-trace {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, description: str) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = commands.add_parser(name, help=description, description=description)
+        added.add_argument("trace", nargs="+", metavar="TRACE", help="a file, a folder, or a pattern")
+        added.add_argument("--no-cache", action="store_true", help="read the files themselves, and keep nothing")
+        return added
+
+    info = command("info", "say what a trace holds")
+    info.add_argument("--json", action="store_true", help="as JSON, for programs")
+    for name, description in (
+        ("merge", "write all ranks into one file, on one clock"),
+        ("slice", "write a part of a trace"),
+        ("convert", "write a trace in another form"),
+    ):
+        added = command(name, description)
+        added.add_argument("-o", "--output", required=True, metavar="FILE", type=Path, help="where to write")
+        added.add_argument("--to", choices=export.FORMATS, help="the form; by default what FILE's ending says")
+        added.add_argument("--force", action="store_true", help="overwrite FILE")
+        if name == "slice":
+            added.add_argument("--time", metavar="A:B", help="from A to B, in seconds since the trace begins")
+            added.add_argument("--steps", metavar="A:B", help="steps A to B-1")
+            added.add_argument("--ranks", metavar="R,…", help="these ranks")
+            added.add_argument("--categories", metavar="C,…", help="spans of these categories")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `tl-trace`; returns its exit status."""
+    try:
+        arguments = make_parser().parse_args(argv)
+        return _info(arguments) if arguments.command == "info" else _write(arguments)
+    except TlkitError as error:
+        print(f"tl-trace: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _open(arguments: argparse.Namespace) -> Trace:
+    with ProgressBar() as bar:
+        return open_trace(arguments.trace, progress=bar.update, use_cache=not arguments.no_cache)
+
+
+def _write(arguments: argparse.Namespace) -> int:
+    output: Path = arguments.output
+    form = arguments.to or export.format_of(output)
+    if output.exists() and not arguments.force:
+        raise UsageError(f"{output} is there already: choose another name, or --force")
+    choose = _selection(arguments) if arguments.command == "slice" else None
+    trace = _open(arguments)
+    if output.resolve() in {Path(name).resolve() for name in trace.meta.files}:
+        raise UsageError(f"{output} is a file of the trace itself: choose another name")
+    if choose is not None:
+        trace = choose(trace)
+    with ProgressBar("writing", in_bytes=False) as bar:
+        export.write(trace, output, form, bar.update)
+    for note in trace.meta.notes:
+        print(f"note: {_clean(note)}", file=sys.stderr)
+    print(
+        f"{output}: {len(trace.spans):,} spans of {len(trace.meta.ranks)} ranks, clock: {_clock(trace)}",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _selection(arguments: argparse.Namespace) -> Callable[[Trace], Trace]:
+    """What `slice` keeps."""
+    time_ns, steps = _bounds("--time", arguments.time, 1e9), _bounds("--steps", arguments.steps, 1)
+    ranks = _numbers(arguments.ranks)
+    categories = arguments.categories.split(",") if arguments.categories else None
+    if time_ns is None and steps is None and ranks is None and categories is None:
+        raise UsageError("slice wants to know what to keep: --time, --steps, --ranks or --categories")
+    return lambda trace: select(trace, time_ns=time_ns, steps=steps, ranks=ranks, categories=categories)
+
+
+def _bounds(flag: str, text: str | None, unit: float) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError(text)
+        bounds = (round(float(first or 0) * unit), round(float(last) * unit) if last else sys.maxsize)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{flag} {text}: two numbers and a colon are needed, as in 10:20") from None
+    if bounds[0] >= bounds[1]:
+        raise UsageError(f"{flag} {text}: the second number has to be larger")
+    return bounds
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--ranks {text}: numbers with commas are needed, as in 0,3") from None
+
+
+def _clean(text: str) -> str:
+    """Text without characters that a terminal would act on."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _clock(trace: Trace) -> str:
+    clock = trace.meta.clock
+    described = {
+        "single": "one, nothing to align",
+        "runtime": f"aligned as the runtime measured it, within {clock.uncertainty_ns / 1e3:.1f} µs",
+        "collectives": f"aligned by the collectives that ranks share, within {clock.uncertainty_ns / 1e3:.1f} µs",
+        "none": "not aligned",
+    }
+    return described.get(clock.method, clock.method)
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    trace = _open(arguments)
+    summary = summarize(trace)
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+        return 0
+    width = None if sys.stdout.isatty() else 110
+    console = Console(highlight=False, width=width, markup=False, emoji=False, no_color="NO_COLOR" in os.environ)
+    meta = trace.meta
+    of_all = f" of {meta.size}" if meta.size > len(meta.ranks) else ""
+    console.print(
+        f"{meta.format} trace, {len(meta.ranks)}{of_all} ranks, {summary['duration_ns'] / 1e9:.3f} s, {meta.events:,} events, "
+        f"{len(trace.spans):,} spans, {len(trace.steps):,} steps, {len(trace.collectives):,} collectives"
+    )
+    console.print(f"clock: {_clock(trace)}")
+    for reason, count in meta.dropped.items():
+        console.print(f"dropped: {reason.replace('_', ' ')}, {count:,} times")
+    for note in meta.notes:
+        console.print(Text(f"note: {_clean(note)}"))
+    table = Table("lane", "category", "spans", "time", box=None, header_style="bold")
+    for row in sorted(summary["lanes"], key=lambda item: -item["total_ns"]):
+        table.add_row(row["lane_kind"], row["category"], f"{row['spans']:,}", f"{row['total_ns'] / 1e9:.3f} s")
+    console.print(table)
+    devices = {rank: row["device"] for rank, row in summary["by_rank"].items() if "device" in row}
+    if devices:
+        columns = ("rank", "kernels", "computing", "other work", "idle", "communicating", "of that hidden")
+        table = Table(*columns, box=None, header_style="bold")
+        for rank, device in devices.items():
+            overlap = device["overlap_percent"]
+            table.add_row(
+                rank,
+                f"{sum(kind['count'] for kind in device['kernels'].values()):,}",
+                *(
+                    f"{device[key] / 1e9:.3f} s"
+                    for key in ("compute_ns", "non_compute_ns", "idle_ns", "communication_ns")
+                ),
+                "" if overlap is None else f"{overlap:.1f}%",
+            )
+        console.print(table)
+    sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

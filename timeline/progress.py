@@ -1,0 +1,46 @@
+"""A progress bar for commands, on terminals only."""
+
+import sys
+import time
+from typing import Any, Final, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+
+#: It appears only if the work takes longer than this.
+PATIENCE_S: Final = 2.0
+
+
+class ProgressBar:
+    """Shows how much is done, on a terminal, once it takes long."""
+
+    def __init__(self, what: str = "reading", *, in_bytes: bool = True) -> None:
+        """Begin.
+
+        Args:
+            what: what is being done.
+            in_bytes: whether amounts are bytes.
+        """
+        self._what = what
+        self._amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
+        self._started = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def update(self, done: int, total: int) -> None:
+        """Take note of how much is done."""
+        if not sys.stderr.isatty() or time.monotonic() - self._started < PATIENCE_S:
+            return
+        if self._bar is None:
+            columns = (TextColumn(self._what), BarColumn(), self._amount)
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._what, total=total)
+        self._bar.update(self._task, completed=done)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
