@@ -52,8 +52,8 @@ _NUMBERED: Final = ("name", "category", "process", "thread", "id")
 
 
 def has_compiled_scanner() -> bool:
-    """Whether the compiled scanner is there."""
-    return _CompiledScanner is not None
+    """Whether the compiled scanner is there, and TLKIT_PORTABLE_SCANNER does not turn it off."""
+    return _CompiledScanner is not None and os.environ.get("TLKIT_PORTABLE_SCANNER", "") in {"", "0"}
 
 
 class Scanner(Protocol):
