@@ -41,6 +41,7 @@ static int grow(Growing *g, size_t more) {
 }
 
 static int append(Growing *g, const void *data, size_t size) {
+    if (!size) return 0;
     if (grow(g, size) < 0) return -1;
     memcpy(g->data + g->used, data, size);
     g->used += size;
@@ -131,7 +132,7 @@ static int64_t number_of(Texts *t, const uint8_t *p, size_t n) {
         uint32_t number = t->slots[at] - 1;
         if (t->hashes[number] == hash) {
             int64_t start = text_start(t, number), end = ((const int64_t *)t->ends.data)[number];
-            if ((size_t)(end - start) == n && !memcmp(t->text.data + start, p, n)) return number;
+            if ((size_t)(end - start) == n && (!n || !memcmp(t->text.data + start, p, n))) return number;
         }
         at = (at + 1) & t->mask;
     }

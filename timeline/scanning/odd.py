@@ -32,8 +32,6 @@ class Event(msgspec.Struct, gc=False):
     ts: float = 0.0
     dur: float = 0.0
     id: int | str = ""
-    s: str = ""
-    bp: str = ""
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -51,9 +49,8 @@ _encode: Final = msgspec.json.Encoder().encode
 
 #: A string may be cut by the end of what has been read.
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}]', re.DOTALL)
-#: Where the next element of an array may begin.
-_NEXT_EVENT: Final = re.compile(rb"[,\[][ \t\r\n]*(?=\{)")
-_MAY_BEGIN: Final = re.compile(rb"[,\[][ \t\r\n]*\Z")
+#: One character of what may stand before an event: longer patterns take quadratic time on runs of blank lines.
+_NEXT_EVENT: Final = re.compile(rb"[\s,\[\]](?=\{)")
 _OPEN, _CLOSE = b"{}"
 _BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
@@ -110,8 +107,8 @@ class OddEvents:
             stop = _end_of_object(data, begin, end)
             if stop < 0 and not final and end - begin < LONGEST_EVENT:
                 return None, b"", following.start(), True
-            # Objects in a list in the args of what was given up are no events.
-            if stop < 0 or data.find(b'"ph"', begin, stop) >= 0:
+            # Objects in the args of what was given up are no events.
+            if data.find(b'"ph"', begin, stop if stop > 0 else min(end, begin + LONGEST_EVENT)) >= 0:
                 self._dropped["broken"] += 1
                 self._looking_for = None
                 return None, b"", begin, False
@@ -120,9 +117,8 @@ class OddEvents:
             self._dropped[self._looking_for] += 1
             self._looking_for = None
             return None, b"", end, False
-        last = max(data.rfind(b",", position, end), data.rfind(b"[", position, end))
-        may_begin = last >= 0 and _MAY_BEGIN.match(data, last, end) is not None
-        return None, b"", last if may_begin else end, True
+        # What stands before the next event may be the last character.
+        return None, b"", max(position, end - 1), True
 
     def _parse(self, text: bytes) -> Event | None:
         try:
@@ -227,7 +223,7 @@ def _from_fields(fields: dict[str, Any]) -> Event:
     for name in ("pid", "tid", "id"):
         if name in known and (isinstance(known[name], bool) or not isinstance(known[name], (int, str))):
             known[name] = str(known[name])
-    for name in ("ph", "name", "cat", "s", "bp"):
+    for name in ("ph", "name", "cat"):
         if name in known and not isinstance(known[name], str):
             known[name] = str(known[name])
     return Event(**known)
