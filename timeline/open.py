@@ -14,6 +14,7 @@ from .errors import TraceError, TraceNotFoundError, UnknownFormatError
 from .formats import Format, Progress, known_formats
 from .formats import tlkit as own_format
 from .json_events import args_of, iterate_events
+from .remote import fetch, is_url
 from .source import Source
 from .trace import Trace
 
@@ -29,7 +30,7 @@ def open_trace(
     """Read a trace.
 
     Args:
-        paths: a file (the shards of the other ranks beside it are found), a folder, a pattern, or several of these.
+        paths: a file (the shards of the other ranks beside it are found), a folder, a pattern, a URL, or several of these.
         progress: called with the bytes read and the bytes in all.
         use_cache: whether a large trace is kept as Parquet when it was read, and taken from there the next time (`cache.py`).
 
@@ -85,6 +86,10 @@ def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
     files: list[Path] = []
     complete_family = True
     for item in given:
+        if is_url(str(item)):
+            complete_family = False
+            files += fetch(str(item))
+            continue
         path = Path(item)
         if path.is_dir():
             complete_family = False

@@ -9,7 +9,7 @@ import numpy as np
 from ..args import FileArgs
 from ..columns import TableBuilder, assemble
 from ..errors import TraceError
-from ..scanning import Events, decode_args, scan
+from ..scanning import Events, decode_args, scan_all
 from ..source import Source
 from ..trace import (
     ARRIVAL_COLUMNS,
@@ -45,8 +45,8 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     kept = []
     counters = TableBuilder(COUNTER_COLUMNS)
     events_read = first = 0
-    for rank, source in enumerate(sources):
-        events = scan(source, texts=("name",), progress=on_progress)
+    scanned = scan_all(sources, on_progress, texts=("name",))
+    for rank, (source, events) in enumerate(zip(sources, scanned, strict=True)):
         events_read += len(events)
         rows, start, duration = _complete(source, events)
         lane, lanes = _lanes(events, rows)

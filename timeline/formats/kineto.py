@@ -17,7 +17,7 @@ import pandas as pd
 from ..args import FileArgs
 from ..columns import TableBuilder
 from ..errors import TraceError
-from ..scanning import Events, scan
+from ..scanning import Events, scan_all
 from ..source import Source
 from ..trace import (
     ARRIVAL_COLUMNS,
@@ -214,10 +214,11 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         TraceError: they hold no spans, or two files are of the same rank.
     """
     on_progress = count_up(sources, progress)
-    ranks: list[RankEvents] = []
-    for number, source in enumerate(sources):
-        events = scan(source, integers=_INTEGERS, texts=_TEXTS, progress=on_progress)
-        ranks.append(_tell_apart(source, events, number))
+    scanned = scan_all(sources, on_progress, integers=_INTEGERS, texts=_TEXTS)
+    ranks = [
+        _tell_apart(source, events, number)
+        for number, (source, events) in enumerate(zip(sources, scanned, strict=True))
+    ]
     ranks.sort(key=lambda item: item.rank)
     doubled = [rank for rank, count in Counter(item.rank for item in ranks).items() if count > 1]
     if doubled:

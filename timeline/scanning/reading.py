@@ -251,6 +251,21 @@ def scan(
     return _join(parts, before, after)
 
 
+def scan_all(sources: Sequence[Source], progress: Progress, **options: Any) -> list[Events]:
+    """Read several files, side by side; `options` as for `scan`.
+
+    Raises:
+        TraceError: as `scan`.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if len(sources) == 1 or cores == 1 or not has_compiled_scanner():
+        return [scan(source, progress=progress, **options) for source in sources]
+    # The compiled scanner lets go of the interpreter, so that threads are enough.  Few files share the cores.
+    workers = max(1, cores // len(sources))
+    with ThreadPoolExecutor(min(cores, len(sources))) as pool:
+        return list(pool.map(lambda source: scan(source, progress=progress, workers=workers, **options), sources))
+
+
 def _find_array(source: Source, read_into: Callable[[memoryview], int]) -> tuple[bytes, bytes]:
     """The file up to its array of events, bracket included, and what was read beyond it.
 

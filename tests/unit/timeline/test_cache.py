@@ -47,7 +47,7 @@ def test_the_second_time_it_is_the_same(folder: Path, large: Path, monkeypatch: 
     """And no reader is asked."""
     first = open_trace(large)
     assert len(list(folder.iterdir())) == 1
-    monkeypatch.setattr("tlkit.timeline.formats.kineto.scan", None)
+    monkeypatch.setattr("tlkit.timeline.formats.kineto.scan_all", None)
     second = open_trace(large)
     second.check()
     assert_same(first, second)
