@@ -85,7 +85,8 @@ class FileArgs(Sequence[bytes]):
                     weakref.finalize(self, os.close, descriptor)
                     self._descriptors[part] = descriptor
                 else:
-                    self._unpacked[part] = source.read()
+                    # What is wrong with the file was counted when it was scanned.
+                    self._unpacked[part] = Source(source.path, most_nbytes=source.most_nbytes).read()
             if part in self._unpacked:
                 return self._unpacked[part][start : start + nbytes]
             return os.pread(self._descriptors[part], nbytes, start)

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ from ..errors import TraceError
 from ..source import Source
 from .events import Events, Key
 from .odd import LONGEST_EVENT, Event, OddEvents
+from .parts import DTYPES, Part, join
 from .portable import CLOSED, MORE, STOPPED, PortableScanner
 
 try:
@@ -36,20 +36,6 @@ _SMALLEST_PART: Final = 32 * 1024 * 1024
 _TRACE_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 
-_DTYPES: Final = {
-    "phase": np.uint8,
-    "name": np.int32,
-    "category": np.int32,
-    "process": np.int32,
-    "thread": np.int32,
-    "id": np.int32,
-    "start": np.int64,
-    "duration": np.int64,
-    "args_start": np.int64,
-    "args_nbytes": np.int32,
-}
-_NUMBERED: Final = ("name", "category", "process", "thread", "id")
-
 
 def has_compiled_scanner() -> bool:
     """Whether the compiled scanner is there, and TLKIT_PORTABLE_SCANNER does not turn it off."""
@@ -66,22 +52,6 @@ class Scanner(Protocol):
 
     def finish(self) -> tuple[dict[str, bytes], dict[str, list[Any]], dict[str, tuple[bytes, bytes, list[str]]]]:
         """See `PortableScanner.finish`."""
-
-
-@dataclass(slots=True)
-class _Part:
-    """What was made of a range of the file."""
-
-    columns: dict[str, np.ndarray]
-    texts: dict[str, list[Any]]
-    keys: dict[str, Key]
-    own_args: list[bytes]
-    end: int
-    """Where the next event begins."""
-    is_closed: bool
-    rest: bytes
-    """What was read beyond `end`."""
-    dropped: Counter[str]
 
 
 class _Feeder:
@@ -167,17 +137,17 @@ class _Feeder:
         """Where in the file it has come to."""
         return self._base + self._start
 
-    def finish(self, text_keys: Sequence[str]) -> _Part:
+    def finish(self, text_keys: Sequence[str]) -> Part:
         """What was made of the range."""
         columns, texts, keys = self.scanner.finish()
-        arrays = {name: np.frombuffer(columns[name], dtype) for name, dtype in _DTYPES.items()}
+        arrays = {name: np.frombuffer(columns[name], dtype) for name, dtype in DTYPES.items()}
         if self._own:
             starts = arrays["args_start"].copy()
             for number, (row, args) in enumerate(self._own):
                 if args:
                     starts[row] = -2 - number
             arrays["args_start"] = starts
-        return _Part(
+        return Part(
             columns=arrays,
             texts=texts,
             keys={
@@ -232,7 +202,7 @@ def scan(
     with source.open() as stream:
         before, begun = _find_array(source, stream.readinto)
         base = len(before)
-        parts: list[_Part] = []
+        parts: list[Part] = []
         ranges = _divide(source, base, workers or len(os.sched_getaffinity(0))) if compiled else []
         if len(ranges) > 1:
             parts = _scan_ranges(source, ranges, make, texts, progress)
@@ -248,7 +218,7 @@ def scan(
         source.dropped.update(part.dropped)
     if not last.is_closed:
         source.dropped["unclosed_array"] += 1
-    return _join(parts, before, after)
+    return join(parts, before, after)
 
 
 def scan_all(sources: Sequence[Source], progress: Progress, **options: Any) -> list[Events]:
@@ -289,7 +259,7 @@ def _find_array(source: Source, read_into: Callable[[memoryview], int]) -> tuple
     raise TraceError(f"{source.path} holds no array of trace events")
 
 
-def _read_after(last: _Part, stream: Any, source: Source) -> bytes:
+def _read_after(last: Part, stream: Any, source: Source) -> bytes:
     """What follows the array; there may be metadata in it."""
     if source.is_plain:
         stream.seek(last.end + 1)
@@ -327,8 +297,8 @@ def _scan_ranges(
     make: Callable[[], Scanner],
     text_keys: Sequence[str],
     progress: Progress,
-) -> list[_Part]:
-    def work(span: tuple[int, int]) -> _Part:
+) -> list[Part]:
+    def work(span: tuple[int, int]) -> Part:
         with source.path.open("rb", buffering=0) as file:
             file.seek(span[0])
             feeder = _Feeder(make(), file.readinto, *span)
@@ -347,60 +317,3 @@ def _scan_ranges(
             return good
         good.append(part)
     return good
-
-
-def _join(parts: Sequence[_Part], before: bytes, after: bytes) -> Events:
-    """One set of columns out of several, with numbers that mean the same in all."""
-    nbytes = parts[-1].end
-    texts: dict[str, list[Any]] = {}
-    own_args: list[bytes] = []
-    row_of_part, own_of_part = [], []
-    rows = 0
-    for part in parts:
-        row_of_part.append(rows)
-        own_of_part.append(len(own_args))
-        rows += len(part.columns["phase"])
-        own_args += part.own_args
-    renumbered: dict[str, list[np.ndarray]] = {}
-    for name in _NUMBERED:
-        texts[name], renumbered[name] = _unite([part.texts[name] for part in parts])
-    columns: dict[str, np.ndarray] = {}
-    for name in _DTYPES:
-        pieces = []
-        for number, part in enumerate(parts):
-            # Taken out, so that only one column at a time is there twice.
-            piece = part.columns.pop(name)
-            if name in renumbered and number:
-                mapping = renumbered[name][number]
-                piece = np.where(piece >= 0, mapping[piece], piece) if len(mapping) else piece
-            elif name == "args_start" and own_of_part[number]:
-                piece = np.where(piece < -1, piece - own_of_part[number], piece)
-            pieces.append(piece)
-        columns[name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    keys = {}
-    for name in parts[0].keys:
-        of_key, mappings = _unite([part.keys[name].texts for part in parts])
-        is_text = any(part.keys[name].texts for part in parts)
-        keys[name] = Key(
-            np.concatenate(
-                [part.keys[name].rows + np.uint32(first) for part, first in zip(parts, row_of_part, strict=True)]
-            ),
-            np.concatenate(
-                [
-                    mapping[part.keys[name].numbers] if is_text and len(mapping) else part.keys[name].numbers
-                    for part, mapping in zip(parts, mappings, strict=True)
-                ]
-            ),
-            of_key,
-        )
-    return Events(**columns, texts=texts, keys=keys, own_args=own_args, before=before, after=after, nbytes=nbytes)
-
-
-def _unite(lists: Sequence[Sequence[Any]]) -> tuple[list[Any], list[np.ndarray]]:
-    """One list of the values of all, and for each list the new numbers of its values."""
-    united: dict[tuple[type, Any], int] = {}
-    mappings = [
-        np.array([united.setdefault((type(value), value), len(united)) for value in values], np.int32)
-        for values in lists
-    ]
-    return [value for _, value in united], mappings

@@ -1,0 +1,316 @@
+"""The tables of one of our shards: spans, collectives, tensors, steps and counters of one rank, on its own clock."""
+
+import json
+from typing import Any, Final
+
+import numpy as np
+
+from ..scanning import Events
+from ..source import Source
+from ..vocabulary import (
+    COLLECTIVE_KINDS,
+    LANE_TIDS,
+    MEMCPY_IN,
+    MEMCPY_OUT,
+    NEGOTIATE_PREFIX,
+    QUEUE,
+    STEP,
+    WORKER_TID,
+    Category,
+    LaneKind,
+)
+from .tlkit_events import KIND_OF_NAME, UNKNOWN_NS, ShardEvents, integer
+
+Table = dict[str, Any]
+"""Columns by name: arrays, or `Encoded` for texts."""
+
+_LANE_OF_TID: Final = {tid: lane for lane, tid in LANE_TIDS.items()}
+_COMMUNICATION: Final = LANE_TIDS[LaneKind.COMMUNICATION]
+_CATEGORIES: Final = [str(category) for category in Category]
+_NUMBER_OF: Final = {category: number for number, category in enumerate(_CATEGORIES)}
+_OTHER: Final = _NUMBER_OF[str(Category.OTHER)]
+_LANE_KINDS: Final = [str(kind) for kind in LaneKind]
+_KIND_NUMBER: Final = {kind: number for number, kind in enumerate(LaneKind)}
+
+
+def _nanoseconds(text: str) -> int:
+    """Microseconds as JSON writes them; UNKNOWN_NS for what is no time."""
+    try:
+        value = float(text)
+    except ValueError:
+        return UNKNOWN_NS
+    return round(value * 1000) if abs(value) < 2**52 else UNKNOWN_NS
+
+
+class Shard(ShardEvents):
+    """The tables of one shard, without the rank; times in ns on the shard's clock, UNKNOWN_NS where it does not tell."""
+
+    def __init__(self, source: Source, events: Events) -> None:
+        """Make the tables of `source`."""
+        super().__init__(source, events)
+        self.told_arrivals: list[tuple[int, int, int]] = []
+        """Row of `collectives`, rank, and when that rank arrived."""
+        self.steps = self._make_steps()
+        self.counters = self._make_counters()
+        self.tensors = self._make_tensors()
+        self.spans = self._make_spans()
+        self.collectives = self._make_collectives()
+
+    def _make_tensors(self) -> Table:
+        events, lives = self.events, self.lives
+        nbytes, process_set, seq = (events.dense(key) for key in ("bytes", "process_set", "seq"))
+        kind_of = [KIND_OF_NAME.get(name.removeprefix(NEGOTIATE_PREFIX), "") for name in self.names] or [""]
+        kinds = ["", *COLLECTIVE_KINDS]
+        number_of_kind = np.array([kinds.index(kind) for kind in kind_of], np.int8)
+        # Others are agreed on in the same way, but nothing is executed: process sets that come and go.
+        is_collective = number_of_kind[events.name[lives[:, 1]]] > 0
+        others = self.followed
+        names = {name: number for number, name in enumerate(self.names)}
+
+        def both(array: np.ndarray, followed: list[int]) -> np.ndarray:
+            return np.concatenate([array, np.array(followed, array.dtype)])
+
+        return {
+            "process_set": both(
+                np.maximum(process_set[lives[:, 0]], 0), [max(int(process_set[life["row"]]), 0) for life in others]
+            ).astype(np.int32),
+            "seq": both(np.where(is_collective, seq[lives[:, 6]], -1), [life["seq"] for life in others]),
+            "name": (both(events.name[lives[:, 0]], [names[life["name"]] for life in others]), self.names),
+            "kind": (
+                both(number_of_kind[events.name[lives[:, 1]]], [kinds.index(life["kind"]) for life in others]),
+                kinds,
+            ),
+            "nbytes": both(nbytes[lives[:, 0]], [int(nbytes[life["row"]]) for life in others]),
+            "submitted_ns": both(events.start[lives[:, 0]], [life["submitted_ns"] for life in others]),
+            "negotiated_ns": both(events.start[lives[:, 2]], [life["negotiated_ns"] for life in others]),
+            "start_ns": both(
+                np.where(is_collective, events.start[lives[:, 5]], UNKNOWN_NS), [life["start_ns"] for life in others]
+            ),
+            "end_ns": both(events.start[lives[:, 7]], [life["end_ns"] for life in others]),
+        }
+
+    def _make_spans(self) -> Table:
+        """Complete spans, those that were begun at a flush, and the phases of tensors' lives, in this order."""
+        events = self.events
+        begun = np.array([begin for begin, _ in self.edges], np.int64)
+        ended = np.array([end for _, end in self.edges], np.int64)
+        rows = np.concatenate([self.complete, begun])
+        threads = self.thread_of[events.thread[rows]]
+        durations = np.where(
+            ended >= 0, events.start[np.maximum(ended, 0)] - events.start[begun], self.last_ns - events.start[begun]
+        )
+        # Args of the end complete those of the beginning.
+        with_args = np.concatenate(
+            [self.complete, np.where((ended >= 0) & (events.args_start[np.maximum(ended, 0)] != -1), ended, begun)]
+        )
+        has_args = events.args_start[with_args] != -1
+        self.arg_rows = with_args[has_args]
+        args_row = np.full(len(rows), -1, np.int64)
+        args_row[has_args] = np.arange(int(has_args.sum()))
+        category_of = np.array([_NUMBER_OF.get(text, _OTHER) for text in events.texts["category"]] or [_OTHER], np.int8)
+        lanes, lane_numbers, kind_numbers = self._lanes(threads)
+
+        # Phases of lives: begin and end of negotiation, queue and collective.
+        lives = self.lives
+        begins, finishes = lives[:, [1, 3, 5]].ravel(), lives[:, [2, 4, 6]].ravel()
+        phase_category = np.tile(
+            np.array(
+                [_NUMBER_OF[Category.NEGOTIATE], _NUMBER_OF[Category.QUEUE], _NUMBER_OF[Category.COLLECTIVE]], np.int8
+            ),
+            len(lives),
+        )
+        odd = self._odd_phases()
+        tensor_kind = _KIND_NUMBER[LaneKind.TENSOR]
+        lane_texts = [*lanes, *self.names]
+        all_names = [*self.names, *(name for _, name, *_ in odd)]
+        of_name = {name: number for number, name in enumerate(self.names)}
+        extra = len(begins) + len(odd)
+        return {
+            "lane": (
+                np.concatenate(
+                    [
+                        lane_numbers,
+                        np.repeat(events.name[lives[:, 0]], 3) + len(lanes),
+                        np.array([of_name[lane] + len(lanes) for lane, *_ in odd], np.int64),
+                    ]
+                ).astype(np.int32),
+                lane_texts,
+            ),
+            "lane_kind": (np.concatenate([kind_numbers, np.full(extra, tensor_kind, np.int8)]), _LANE_KINDS),
+            "category": (
+                np.concatenate(
+                    [
+                        category_of[events.category[rows]],
+                        phase_category,
+                        np.array([_NUMBER_OF[_category_of(name)] for _, name, *_ in odd], np.int8),
+                    ]
+                ),
+                _CATEGORIES,
+            ),
+            "name": (
+                np.concatenate(
+                    [
+                        events.name[rows],
+                        events.name[begins],
+                        np.arange(len(self.names), len(self.names) + len(odd), dtype=np.int32),
+                    ]
+                ),
+                all_names,
+            ),
+            "start_ns": np.concatenate(
+                [events.start[rows], events.start[begins], np.array([s for *_, s, _ in odd], np.int64)]
+            ),
+            "dur_ns": np.concatenate(
+                [
+                    events.duration[self.complete],
+                    np.maximum(durations, 0),
+                    np.maximum(events.start[finishes] - events.start[begins], 0),
+                    np.array([d for *_, d in odd], np.int64),
+                ]
+            ),
+            "args_row": np.concatenate([args_row, np.full(extra, -1, np.int64)]),
+        }
+
+    def _odd_phases(self) -> list[tuple[str, str, int, int]]:
+        """Phases of the lives that are not as usual: tensor, name, start and duration.
+
+        What was under way when the process died lasted at least until the last sign of life.
+        """
+        found = [
+            (life["name"], name, start_ns, dur_ns)
+            for life in (*self.followed, *self.unfinished)
+            for name, start_ns, dur_ns in life["phases"]
+        ]
+        for life in self.unfinished:
+            if life["negotiated_ns"] == UNKNOWN_NS:
+                wait_ns = max(self.last_ns - life["submitted_ns"], 0)
+                found.append((life["name"], f"{NEGOTIATE_PREFIX}{life['kind'].upper()}", life["submitted_ns"], wait_ns))
+        return found
+
+    @staticmethod
+    def _lanes(threads: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """Names of lanes, and the lane and its kind for each span."""
+        unique, inverse = np.unique(threads, return_inverse=True)
+        lanes, kinds = [], []
+        for tid in unique.tolist():
+            kind = LaneKind.WORKER if tid >= WORKER_TID else _LANE_OF_TID.get(tid, LaneKind.OTHER)
+            lanes.append(f"data worker {tid - WORKER_TID}" if kind is LaneKind.WORKER else str(kind))
+            kinds.append(_KIND_NUMBER[kind])
+        return lanes, inverse.astype(np.int64), np.array(kinds, np.int8)[inverse]
+
+    def _make_steps(self) -> Table:
+        events, rows = self.events, self.complete
+        is_step = np.array([name == STEP for name in self.names] or [False])[events.name[rows]]
+        rows = rows[is_step & (self.thread_of[events.thread[rows]] == LANE_TIDS[LaneKind.STEPS])]
+        return {
+            "step": events.dense("step", 0)[rows],
+            "start_ns": events.start[rows],
+            "end_ns": events.start[rows] + events.duration[rows],
+        }
+
+    def _make_counters(self) -> Table:
+        events = self.events
+        rows, values = [], []
+        for row in self.rows_of("C").tolist():
+            try:
+                value = float(json.loads(events.keys["value"].text_of(row, "null")))
+            except (ValueError, TypeError):
+                self.drop("counter_without_value", 1)
+                continue
+            rows.append(row)
+            values.append(value)
+        chosen = np.array(rows, np.int64)
+        return {
+            "name": (events.name[chosen], self.names),
+            "ts_ns": events.start[chosen],
+            "value": np.array(values, np.float64),
+        }
+
+    def _make_collectives(self) -> Table:
+        """One row for each executed collective, with what the spans inside it say."""
+        events, rows = self.events, self.complete
+        closed = [begin for begin, end in self.edges if end >= 0]
+        rows = np.concatenate([rows, np.array(closed, np.int64)])
+        rows = rows[self.thread_of[events.thread[rows]] == _COMMUNICATION]
+        durations = events.duration.copy()
+        args_of = np.arange(len(events))
+        for begin, end in self.edges:
+            if end >= 0:
+                durations[begin] = max(int(events.start[end] - events.start[begin]), 0)
+                args_of[begin] = end if events.args_start[end] != -1 else begin
+        is_batch = np.array([name in KIND_OF_NAME for name in self.names] or [False])[events.name[rows]]
+        batches, children = rows[is_batch], rows[~is_batch]
+        children = children[np.argsort(events.start[children], kind="stable")]
+        child_starts = events.start[children]
+        first = np.searchsorted(child_starts, events.start[batches])
+        last = np.searchsorted(child_starts, events.start[batches] + np.maximum(durations[batches], 1))
+        starts, lengths, copies = (
+            events.start[batches].copy(),
+            durations[batches].copy(),
+            np.zeros(len(batches), np.int64),
+        )
+        for batch in np.flatnonzero(last > first).tolist():
+            for child in children[first[batch] : last[batch]].tolist():
+                if self.names[events.name[child]] in {MEMCPY_IN, MEMCPY_OUT}:
+                    copies[batch] += durations[child]
+                else:
+                    starts[batch], lengths[batch] = events.start[child], durations[child]
+        keys = args_of[batches].tolist()
+
+        def text(key: str) -> tuple[np.ndarray, list[str]]:
+            found = events.keys[key]
+            numbers: dict[str, int] = {}
+            codes = [numbers.setdefault(found.text_of(row), len(numbers)) for row in keys]
+            return np.array(codes, np.int32), list(numbers)
+
+        def number(key: str, default: int) -> np.ndarray:
+            return np.array([self.integer_of(key, row, default) for row in keys], np.int64)
+
+        def time(key: str) -> np.ndarray:
+            return np.array([_nanoseconds(events.keys[key].text_of(row)) for row in keys], np.int64)
+
+        self._tell_arrivals(keys)
+        kinds = list(COLLECTIVE_KINDS)
+        kind_of = np.array([kinds.index(KIND_OF_NAME.get(name, kinds[0])) for name in self.names] or [0], np.int8)
+        return {
+            "process_set": number("process_set", 0).astype(np.int32),
+            "seq": number("seq", -1),
+            "kind": (kind_of[events.name[batches]], kinds),
+            "op": text("op"),
+            "dtype": text("dtype"),
+            "algorithm": text("algorithm"),
+            "nbytes": number("bytes", -1),
+            "tensors": number("tensors", 1).astype(np.int32),
+            "submitted_ns": time("submitted"),
+            "negotiated_ns": time("negotiated"),
+            "start_ns": starts,
+            "dur_ns": lengths,
+            "copy_ns": copies,
+        }
+
+    def _tell_arrivals(self, keys: list[int]) -> None:
+        """The first rank of a process set tells when each of its ranks arrived, in the order of the set's ranks."""
+        told, members = self.events.keys["arrivals"], self.events.keys["ranks"]
+        for row, key in enumerate(keys):
+            text = told.text_of(key)
+            if not text:
+                continue
+            times, ranks = _list_of(text), _list_of(members.text_of(key, "[]"))
+            for position, arrival in enumerate(times):
+                rank = integer(ranks[position], position) if position < len(ranks) else position
+                if isinstance(arrival, (int, float)):
+                    self.told_arrivals.append((row, rank, _nanoseconds(repr(arrival))))
+
+
+def _category_of(name: str) -> Category:
+    if name.startswith(NEGOTIATE_PREFIX):
+        return Category.NEGOTIATE
+    return Category.QUEUE if name == QUEUE else Category.COLLECTIVE
+
+
+def _list_of(text: str) -> list[Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return value if isinstance(value, list) else []

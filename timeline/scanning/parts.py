@@ -1,0 +1,97 @@
+"""Ranges of a file that were scanned by themselves, put together."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from .events import Events, Key
+
+DTYPES: Final = {
+    "phase": np.uint8,
+    "name": np.int32,
+    "category": np.int32,
+    "process": np.int32,
+    "thread": np.int32,
+    "id": np.int32,
+    "start": np.int64,
+    "duration": np.int64,
+    "args_start": np.int64,
+    "args_nbytes": np.int32,
+}
+_NUMBERED: Final = ("name", "category", "process", "thread", "id")
+
+
+@dataclass(slots=True)
+class Part:
+    """What was made of a range of the file."""
+
+    columns: dict[str, np.ndarray]
+    texts: dict[str, list[Any]]
+    keys: dict[str, Key]
+    own_args: list[bytes]
+    end: int
+    """Where the next event begins."""
+    is_closed: bool
+    rest: bytes
+    """What was read beyond `end`."""
+    dropped: Counter[str]
+
+
+def join(parts: Sequence[Part], before: bytes, after: bytes) -> Events:
+    """One set of columns out of several, with numbers that mean the same in all."""
+    nbytes = parts[-1].end
+    texts: dict[str, list[Any]] = {}
+    own_args: list[bytes] = []
+    row_of_part, own_of_part = [], []
+    rows = 0
+    for part in parts:
+        row_of_part.append(rows)
+        own_of_part.append(len(own_args))
+        rows += len(part.columns["phase"])
+        own_args += part.own_args
+    renumbered: dict[str, list[np.ndarray]] = {}
+    for name in _NUMBERED:
+        texts[name], renumbered[name] = _unite([part.texts[name] for part in parts])
+    columns: dict[str, np.ndarray] = {}
+    for name in DTYPES:
+        pieces = []
+        for number, part in enumerate(parts):
+            # Taken out, so that only one column at a time is there twice.
+            piece = part.columns.pop(name)
+            if name in renumbered and number:
+                mapping = renumbered[name][number]
+                piece = np.where(piece >= 0, mapping[piece], piece) if len(mapping) else piece
+            elif name == "args_start" and own_of_part[number]:
+                piece = np.where(piece < -1, piece - own_of_part[number], piece)
+            pieces.append(piece)
+        columns[name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    keys = {}
+    for name in parts[0].keys:
+        of_key, mappings = _unite([part.keys[name].texts for part in parts])
+        is_text = any(part.keys[name].texts for part in parts)
+        keys[name] = Key(
+            np.concatenate(
+                [part.keys[name].rows + np.uint32(first) for part, first in zip(parts, row_of_part, strict=True)]
+            ),
+            np.concatenate(
+                [
+                    mapping[part.keys[name].numbers] if is_text and len(mapping) else part.keys[name].numbers
+                    for part, mapping in zip(parts, mappings, strict=True)
+                ]
+            ),
+            of_key,
+        )
+    return Events(**columns, texts=texts, keys=keys, own_args=own_args, before=before, after=after, nbytes=nbytes)
+
+
+def _unite(lists: Sequence[Sequence[Any]]) -> tuple[list[Any], list[np.ndarray]]:
+    """One list of the values of all, and for each list the new numbers of its values."""
+    united: dict[tuple[type, Any], int] = {}
+    mappings = [
+        np.array([united.setdefault((type(value), value), len(united)) for value in values], np.int32)
+        for values in lists
+    ]
+    return [value for _, value in united], mappings
