@@ -12,7 +12,7 @@ from typing import Final
 
 from ..columns import TableBuilder
 from ..errors import TraceError
-from ..json_events import Event, args_of, iterate_events, nanoseconds
+from ..json_events import MOST_US, Event, args_of, iterate_events, nanoseconds
 from ..source import Source
 from ..trace import (
     ARRIVAL_COLUMNS,
@@ -144,7 +144,9 @@ class _Reader:
             self.events += len(events)
             for event in events:
                 handler = handlers.get(event.ph)
-                if handler is None:
+                if not abs(event.ts) < MOST_US:
+                    self.dropped["impossible_time"] += 1
+                elif handler is None:
                     self.dropped["unknown_phase"] += 1
                 else:
                     handler(event)

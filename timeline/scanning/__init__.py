@@ -5,7 +5,17 @@ A scanner (`native.c` where it could be compiled, else `portable.py`) takes what
 """
 
 from .events import Events
-from .odd import Event, OddEvents, args_of, decode_args
+from .odd import MOST_US, Event, OddEvents, args_of, decode_args
 from .reading import has_compiled_scanner, scan, scan_all
 
-__all__ = ["Event", "Events", "OddEvents", "args_of", "decode_args", "has_compiled_scanner", "scan", "scan_all"]
+__all__ = [
+    "MOST_US",
+    "Event",
+    "Events",
+    "OddEvents",
+    "args_of",
+    "decode_args",
+    "has_compiled_scanner",
+    "scan",
+    "scan_all",
+]

@@ -20,6 +20,11 @@ MOST_DIGITS: Final = 18
 #: Times in microseconds from here on do not fit into nanoseconds.
 MOST_US: Final = 9 * 10**15
 
+#: Bytes that may be looked at in vain; after that an end is looked for nearby only, so that a file of nothing but damage takes
+#: seconds and not hours.
+_PATIENCE_NBYTES: Final = 24 * 1024 * 1024
+_NEARBY_NBYTES: Final = 16 * 1024
+
 
 class Event(msgspec.Struct, gc=False):
     """One event of the Trace Event Format, with the fields that readers look at."""
@@ -69,6 +74,12 @@ class OddEvents:
         self._looking_for: str | None = None
         """Why an event was given up, while the next one is looked for."""
         self.array_is_over = False
+        self._wasted_nbytes = 0
+
+    @property
+    def _reach(self) -> int:
+        """How far the end of an event may be from its beginning."""
+        return LONGEST_EVENT if self._wasted_nbytes < _PATIENCE_NBYTES else _NEARBY_NBYTES
 
     def read(
         self, data: bytes | bytearray, position: int, end: int, *, final: bool
@@ -89,29 +100,33 @@ class OddEvents:
             return None, b"", data.find(b"]", position, end), False
         if begin < 0:
             return None, b"", end, not final
-        stop = _end_of_object(data, begin, end)
-        if stop < 0 and not final and end - begin < LONGEST_EVENT:
+        reach = self._reach
+        stop = _end_of_object(data, begin, min(end, begin + reach))
+        if stop < 0 and not final and end - begin < reach:
             return None, b"", begin, True
         text = bytes(data[begin:stop]) if stop > 0 else b""
         event = self._parse(text) if text else None
         if event is not None:
             return event, text, stop, False
         self._looking_for = "truncated" if stop < 0 else "broken"
+        self._wasted_nbytes += (stop if stop > 0 else min(end, begin + reach)) - begin
         return self._look_for_next(data, begin + 1, end, final=final)
 
     def _look_for_next(
         self, data: bytes | bytearray, position: int, end: int, *, final: bool
     ) -> tuple[Event | None, bytes, int, bool]:
         for following in _NEXT_EVENT.finditer(data, position, end):
-            begin = following.end()
-            stop = _end_of_object(data, begin, end)
-            if stop < 0 and not final and end - begin < LONGEST_EVENT:
+            begin, reach = following.end(), self._reach
+            limit = min(end, begin + reach)
+            stop = _end_of_object(data, begin, limit)
+            if stop < 0 and not final and end - begin < reach:
                 return None, b"", following.start(), True
             # Objects in the args of what was given up are no events.
-            if data.find(b'"ph"', begin, stop if stop > 0 else min(end, begin + LONGEST_EVENT)) >= 0:
+            if data.find(b'"ph"', begin, stop if stop > 0 else limit) >= 0:
                 self._dropped["broken"] += 1
                 self._looking_for = None
                 return None, b"", begin, False
+            self._wasted_nbytes += (stop if stop > 0 else limit) - begin
         if final:
             assert self._looking_for is not None
             self._dropped[self._looking_for] += 1
@@ -196,7 +211,7 @@ def _loads(text: bytes) -> Any:
 
 def _end_of_object(data: bytes | bytearray, begin: int, end: int) -> int:
     depth = 0
-    for token in _TOKEN.finditer(data, begin, min(end, begin + LONGEST_EVENT)):
+    for token in _TOKEN.finditer(data, begin, end):
         byte = data[token.start()]
         if byte == _OPEN:
             depth += 1

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import random
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -374,3 +376,45 @@ def test_damage_of_the_worst_kind_takes_no_time() -> None:
     names = [event.name for events in iterate_events(data, Counter()) for event in events]
 
     assert names == ["y"]
+
+
+def test_times_beyond_all_clocks_are_dropped(tmp_path: Path) -> None:
+    """A number too large for nanoseconds is no time."""
+    (tmp_path / "h.json").write_text(HORO.replace('"ts": 254, "pid": 2', '"ts": 2e300, "pid": 2'))
+    trace = open_trace(tmp_path / "h.json")
+    trace.check()
+    assert trace.meta.dropped["impossible_time"] == 1
+
+
+def test_a_file_of_damage_takes_seconds(tmp_path: Path) -> None:
+    """Quotes in the wrong places, everywhere: what can be read is, and the rest does not take the square of its length."""
+    good = '{"ph": "X", "name": "fine", "pid": 0, "tid": 0, "ts": 1, "dur": 1}'
+    bad = '{"ph": "X", "name": "a"b", "pid": 0, "tid": 0, "ts": 1, "dur": 1}'
+    (tmp_path / "t.json").write_text("[" + ",".join([bad, good] * 20_000) + "]")
+    begun = time.process_time()
+    trace = open_trace(tmp_path / "t.json")
+    assert time.process_time() - begun < 60
+    assert (trace.spans["name"] == "fine").sum() == 20_000
+    assert trace.meta.dropped["broken"] == 20_000
+
+
+def test_real_files_cut_or_damaged_read_or_are_refused(shared_traces: Path, tmp_path: Path) -> None:
+    """At any byte: never an error that is not ours."""
+    chance = random.Random(7)
+    for source in sorted(shared_traces.glob("*/*")):
+        if source.stat().st_size > 200_000:
+            continue
+        content = source.read_bytes()
+        plain = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        for number in range(6):
+            data = bytearray(
+                plain[: chance.randrange(len(plain))] if number % 2 else content[: chance.randrange(len(content))]
+            )
+            if data and number > 3:
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            path = tmp_path / source.name
+            path.write_bytes(data)
+            try:
+                open_trace(path).check()
+            except TraceError as error:
+                assert str(error)
