@@ -1,6 +1,7 @@
 """Files as bytes: plain, gzip or zstd, whole or cut."""
 
 import io
+import os
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ class Source:
     path: Path
     dropped: Counter[str] = field(default_factory=Counter)
     """What of it could not be used, by reason; readers add to it."""
-    most_nbytes: int = MAX_NBYTES
+    most_nbytes: int = field(default_factory=lambda: int(os.environ.get("TLKIT_MAX_TRACE_BYTES") or MAX_NBYTES))
     """It is refused if it unpacks to more."""
 
     def open(self) -> io.RawIOBase:

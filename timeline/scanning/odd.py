@@ -22,8 +22,8 @@ MOST_US: Final = 9 * 10**15
 
 #: Bytes that may be looked at in vain; after that an end is looked for nearby only, so that a file of nothing but damage takes
 #: seconds and not hours.
-_PATIENCE_NBYTES: Final = 24 * 1024 * 1024
-_NEARBY_NBYTES: Final = 16 * 1024
+_PATIENCE_NBYTES: Final = 8 * 1024 * 1024
+_NEARBY_NBYTES: Final = 4 * 1024
 
 
 class Event(msgspec.Struct, gc=False):
