@@ -45,7 +45,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     kept = []
     counters = TableBuilder(COUNTER_COLUMNS)
     events_read = first = 0
-    scanned = scan_all(sources, on_progress, texts=("name",))
+    scanned = scan_all(sources, lambda _, __, events: events, on_progress, texts=("name",))
     for rank, (source, events) in enumerate(zip(sources, scanned, strict=True)):
         events_read += len(events)
         rows, start, duration = _complete(source, events)

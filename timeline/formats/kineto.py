@@ -214,11 +214,13 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         TraceError: they hold no spans, or two files are of the same rank.
     """
     on_progress = count_up(sources, progress)
-    scanned = scan_all(sources, on_progress, integers=_INTEGERS, texts=_TEXTS)
-    ranks = [
-        _tell_apart(source, events, number)
-        for number, (source, events) in enumerate(zip(sources, scanned, strict=True))
-    ]
+    ranks = scan_all(
+        sources,
+        lambda number, source, events: _tell_apart(source, events, number),
+        on_progress,
+        integers=_INTEGERS,
+        texts=_TEXTS,
+    )
     ranks.sort(key=lambda item: item.rank)
     doubled = [rank for rank, count in Counter(item.rank for item in ranks).items() if count > 1]
     if doubled:

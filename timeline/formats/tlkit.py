@@ -50,8 +50,14 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     Raises:
         TraceError: they hold no events.
     """
-    scanned = scan_all(sources, count_up(sources, progress), integers=INTEGERS, texts=TEXTS, with_ids=True)
-    shards = [Shard(source, events) for source, events in zip(sources, scanned, strict=True)]
+    shards = scan_all(
+        sources,
+        lambda _, source, events: Shard(source, events),
+        count_up(sources, progress),
+        integers=INTEGERS,
+        texts=TEXTS,
+        with_ids=True,
+    )
     if not any(len(shard.spans["start_ns"]) for shard in shards):
         raise TraceError(f"{sources[0].path} holds no spans: did the run end before its first step?")
     aligned = [_aligned(shard) for shard in shards]

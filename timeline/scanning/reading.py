@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ try:
     from ._native import Scanner as _CompiledScanner  # type: ignore[import-not-found]  # compiled when installed
 except ImportError:  # there was no compiler
     _CompiledScanner = None
+
+Made = TypeVar("Made")
 
 Progress = Callable[[int], None]
 """Called with how many bytes were read since the last call."""
@@ -221,19 +223,29 @@ def scan(
     return join(parts, before, after)
 
 
-def scan_all(sources: Sequence[Source], progress: Progress, **options: Any) -> list[Events]:
-    """Read several files, side by side; `options` as for `scan`.
+def scan_all(
+    sources: Sequence[Source], then: Callable[[int, Source, Events], Made], progress: Progress, **options: Any
+) -> list[Made]:
+    """Read several files, side by side.
+
+    Args:
+        then: what to make of the events of each file, given its number; called on several threads.
+        options: as for `scan`.
 
     Raises:
         TraceError: as `scan`.
     """
     cores = len(os.sched_getaffinity(0))
-    if len(sources) == 1 or cores == 1 or not has_compiled_scanner():
-        return [scan(source, progress=progress, **options) for source in sources]
     # The compiled scanner lets go of the interpreter, so that threads are enough.  Few files share the cores.
-    workers = max(1, cores // len(sources))
+    workers = max(1, cores // len(sources)) if len(sources) > 1 else cores
+
+    def work(number: int) -> Made:
+        return then(number, sources[number], scan(sources[number], progress=progress, workers=workers, **options))
+
+    if len(sources) == 1 or cores == 1 or not has_compiled_scanner():
+        return [work(number) for number in range(len(sources))]
     with ThreadPoolExecutor(min(cores, len(sources))) as pool:
-        return list(pool.map(lambda source: scan(source, progress=progress, workers=workers, **options), sources))
+        return list(pool.map(work, range(len(sources))))
 
 
 def _find_array(source: Source, read_into: Callable[[memoryview], int]) -> tuple[bytes, bytes]:
