@@ -15,10 +15,11 @@ from rich.text import Text
 from .. import __version__
 from . import export
 from .errors import TlkitError, UsageError
-from .open import open_trace
+from .open import files_of, open_trace
 from .progress import ProgressBar
+from .scale_out import map_files
 from .selection import select
-from .summary import summarize
+from .summary import merge_summaries, summarize, summarize_file
 from .trace import Trace
 
 _DESCRIPTION = """\
@@ -32,6 +33,10 @@ Look into traces, put them together, cut them, and bring them into other forms.
 Traces are timelines of this toolkit or of Horovod, traces of the PyTorch profiler, sqlite exports of Nsight Systems, and other
 Chrome trace JSON; plain, gzip or zstd; files, folders or patterns.
 """
+
+
+#: Ranks that a table shows.
+_MOST_RANKS = 32
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,6 +65,10 @@ def make_parser() -> argparse.ArgumentParser:
 
     info = command("info", "say what a trace holds")
     info.add_argument("--json", action="store_true", help="as JSON, for programs")
+    info.add_argument(
+        "--workers", type=int, metavar="N", help="read every file by itself, on N processes; clocks are not compared"
+    )
+    info.add_argument("--scheduler", metavar="ADDRESS", help="the same on a Dask cluster, as tcp://host:8786")
     for name, description in (
         ("merge", "write all ranks into one file, on one clock"),
         ("slice", "write a part of a trace"),
@@ -157,57 +166,77 @@ def _clean(text: str) -> str:
 
 
 def _clock(trace: Trace) -> str:
-    clock = trace.meta.clock
+    return _clock_text(trace.meta.clock.method, trace.meta.clock.uncertainty_ns)
+
+
+def _clock_text(method: str, uncertainty_ns: int) -> str:
     described = {
         "single": "one, nothing to align",
-        "runtime": f"aligned as the runtime measured it, within {clock.uncertainty_ns / 1e3:.1f} µs",
-        "collectives": f"aligned by the collectives that ranks share, within {clock.uncertainty_ns / 1e3:.1f} µs",
+        "runtime": f"aligned as the runtime measured it, within {uncertainty_ns / 1e3:.1f} µs",
+        "collectives": f"aligned by the collectives that ranks share, within {uncertainty_ns / 1e3:.1f} µs",
         "none": "not aligned",
     }
-    return described.get(clock.method, clock.method)
+    return described.get(method, method)
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    trace = _open(arguments)
-    summary = summarize(trace)
+    if arguments.workers is not None or arguments.scheduler is not None:
+        if arguments.workers is not None and arguments.workers < 1:
+            raise UsageError("--workers is a number of processes, 1 or more")
+        with ProgressBar(in_bytes=False) as bar:
+            summaries = map_files(
+                summarize_file,
+                [str(path.absolute()) for path in files_of(arguments.trace)],
+                scheduler=arguments.scheduler,
+                workers=arguments.workers,
+                progress=bar.update,
+            )
+        summary = merge_summaries(summaries)
+    else:
+        summary = summarize(_open(arguments))
     if arguments.json:
         print(json.dumps(summary, indent=2))
         return 0
+    _show(summary)
+    sys.stdout.flush()
+    return 0
+
+
+def _show(summary: dict[str, Any]) -> None:
     width = None if sys.stdout.isatty() else 110
     console = Console(highlight=False, width=width, markup=False, emoji=False, no_color="NO_COLOR" in os.environ)
-    meta = trace.meta
-    of_all = f" of {meta.size}" if meta.size > len(meta.ranks) else ""
+    ranks, tables, clock = summary["ranks"], summary["tables"], summary["clock"]
+    of_all = f" of {summary['size']}" if summary["size"] > len(ranks) else ""
     console.print(
-        f"{meta.format} trace, {len(meta.ranks)}{of_all} ranks, {summary['duration_ns'] / 1e9:.3f} s, {meta.events:,} events, "
-        f"{len(trace.spans):,} spans, {len(trace.steps):,} steps, {len(trace.collectives):,} collectives"
+        f"{summary['format']} trace, {len(ranks)}{of_all} ranks, {summary['duration_ns'] / 1e9:.3f} s, "
+        f"{summary['events']:,} events, {summary['spans']:,} spans, {tables['steps']:,} steps, "
+        f"{tables['collectives']:,} collectives"
     )
-    console.print(f"clock: {_clock(trace)}")
-    for reason, count in meta.dropped.items():
+    console.print(f"clock: {_clock_text(clock['method'], clock['uncertainty_ns'])}")
+    for reason, count in summary["dropped"].items():
         console.print(f"dropped: {reason.replace('_', ' ')}, {count:,} times")
-    for note in meta.notes:
+    for note in summary["notes"]:
         console.print(Text(f"note: {_clean(note)}"))
     table = Table("lane", "category", "spans", "time", box=None, header_style="bold")
     for row in sorted(summary["lanes"], key=lambda item: -item["total_ns"]):
         table.add_row(row["lane_kind"], row["category"], f"{row['spans']:,}", f"{row['total_ns'] / 1e9:.3f} s")
     console.print(table)
     devices = {rank: row["device"] for rank, row in summary["by_rank"].items() if "device" in row}
-    if devices:
-        columns = ("rank", "kernels", "computing", "other work", "idle", "communicating", "of that hidden")
-        table = Table(*columns, box=None, header_style="bold")
-        for rank, device in devices.items():
-            overlap = device["overlap_percent"]
-            table.add_row(
-                rank,
-                f"{sum(kind['count'] for kind in device['kernels'].values()):,}",
-                *(
-                    f"{device[key] / 1e9:.3f} s"
-                    for key in ("compute_ns", "non_compute_ns", "idle_ns", "communication_ns")
-                ),
-                "" if overlap is None else f"{overlap:.1f}%",
-            )
-        console.print(table)
-    sys.stdout.flush()
-    return 0
+    if not devices:
+        return
+    columns = ("rank", "kernels", "computing", "other work", "idle", "communicating", "of that hidden")
+    table = Table(*columns, box=None, header_style="bold")
+    for rank, device in list(devices.items())[:_MOST_RANKS]:
+        overlap = device["overlap_percent"]
+        table.add_row(
+            rank,
+            f"{sum(kind['count'] for kind in device['kernels'].values()):,}",
+            *(f"{device[key] / 1e9:.3f} s" for key in ("compute_ns", "non_compute_ns", "idle_ns", "communication_ns")),
+            "" if overlap is None else f"{overlap:.1f}%",
+        )
+    console.print(table)
+    if len(devices) > _MOST_RANKS:
+        console.print(f"and {len(devices) - _MOST_RANKS} more ranks: --json has them all")
 
 
 if __name__ == "__main__":

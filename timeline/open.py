@@ -26,12 +26,14 @@ def open_trace(
     *,
     progress: Progress = lambda _done, _total: None,
     use_cache: bool = True,
+    siblings: bool = True,
 ) -> Trace:
     """Read a trace.
 
     Args:
         paths: a file (the shards of the other ranks beside it are found), a folder, a pattern, a URL, or several of these.
         progress: called with the bytes read and the bytes in all.
+        siblings: whether naming one shard of ours means those of the other ranks, too.
         use_cache: whether a large trace is kept as Parquet when it was read, and taken from there the next time (`cache.py`).
 
     Raises:
@@ -41,6 +43,7 @@ def open_trace(
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     files, complete_family = _expand(given)
+    complete_family = complete_family and siblings
     known: dict[str, list[Source]] = {}
     formats: dict[str, Format] = {}
     refused: list[Path] = []
@@ -68,6 +71,20 @@ def open_trace(
     trace = _read(formats[name], sources, progress, use_cache=use_cache)
     trace = align(trace)
     return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, *notes)))
+
+
+def files_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
+    """The files that `open_trace` would read, with the shards of all ranks.
+
+    Raises:
+        TraceNotFoundError: nothing is there.
+    """
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    files, complete_family = _expand(given)
+    sources = [Source(path) for path in files]
+    if complete_family and all(own_format.sniff(source.head()) for source in sources):
+        sources = _with_siblings(sources)
+    return [source.path for source in sources]
 
 
 def _read(reader: Format, sources: Sequence[Source], progress: Progress, *, use_cache: bool) -> Trace:

@@ -5,11 +5,15 @@ kernels that neither copy nor communicate, and the rest of busy is no computatio
 last.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from .errors import TraceError
+from .open import open_trace
 from .trace import Trace
 from .vocabulary import LaneKind
 
@@ -118,6 +122,64 @@ def summarize(trace: Trace) -> dict[str, Any]:
             of_rank["device"] = device_of[rank]
         result["by_rank"][str(rank)] = of_rank
     return result
+
+
+def summarize_file(file: str) -> dict[str, Any]:
+    """What one file holds, whatever lies beside it."""
+    return summarize(open_trace(file, siblings=False))
+
+
+def merge_summaries(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What several files of a trace hold together; times of different files are not compared.
+
+    Raises:
+        TraceError: they are of several formats, or two are of the same rank.
+    """
+    first = summaries[0]
+    formats = sorted({summary["format"] for summary in summaries})
+    if len(formats) > 1:
+        raise TraceError(f"these files are of several formats ({', '.join(formats)}): open one kind at a time")
+    by_rank: dict[str, Any] = {}
+    for summary in summaries:
+        for rank, described in summary["by_rank"].items():
+            if rank in by_rank:
+                raise TraceError(
+                    f"{summary['files'][0]}: rank {rank} is in another file as well; open one run at a time"
+                )
+            by_rank[rank] = described
+    ranks = sorted(map(int, by_rank))
+    dropped: Counter[str] = sum((Counter(summary["dropped"]) for summary in summaries), Counter())
+    # What a single file says of missing ranks is not true of all of them.
+    notes = {note: None for summary in summaries for note in summary["notes"] if "ranks have no" not in note}
+    return first | {
+        "files": [file for summary in summaries for file in summary["files"]],
+        "ranks": ranks,
+        "size": max(*(summary["size"] for summary in summaries), len(ranks)),
+        "duration_ns": max(summary["duration_ns"] for summary in summaries),
+        "dropped": dict(dropped),
+        "clock": {"method": "none" if len(ranks) > 1 else first["clock"]["method"], "uncertainty_ns": 0, "ranks": {}},
+        "notes": list(notes),
+        "tables": {name: sum(summary["tables"][name] for summary in summaries) for name in first["tables"]},
+        "lanes": _added(summaries, "lanes", ("lane_kind", "category"), ("spans", "total_ns")),
+        "collectives": _added(summaries, "collectives", ("kind", "algorithm"), ("count", "total_ns")),
+        "by_rank": {str(rank): by_rank[str(rank)] for rank in ranks},
+        **{key: sum(summary[key] for summary in summaries) for key in ("events", "spans")},
+    }
+
+
+def _added(
+    summaries: Sequence[dict[str, Any]], name: str, keys: tuple[str, ...], values: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    totals: dict[tuple[str, ...], list[int]] = {}
+    for summary in summaries:
+        for row in summary[name]:
+            total = totals.setdefault(tuple(row[key] for key in keys), [0] * len(values))
+            for position, value in enumerate(values):
+                total[position] += row[value]
+    return [
+        dict(zip(keys, key, strict=True)) | dict(zip(values, total, strict=True))
+        for key, total in sorted(totals.items())
+    ]
 
 
 def _grouped(table: pd.DataFrame, keys: list[str], value: str) -> list[tuple[Any, int, int]]:
