@@ -7,9 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from tlkit.timeline import open_trace
+from tlkit.timeline.clocks import find_clocks
+from tlkit.timeline.trace import Clock
 
 from .ranks import REPOSITORY
 
@@ -128,3 +133,52 @@ def test_a_host_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert ended.stderr == (
         "tl-run: cannot reach bad-host (bad-host: no route): ssh has to work there without a password\n"
     )
+
+
+def test_clocks_that_are_apart_are_brought_together(hosts: tuple[str, str], tmp_path: Path) -> None:
+    """Rank 1's monotonic clock is 5,000 s ahead, in a time namespace: the runtime measures that, and the collectives tell it as well."""
+    probe = subprocess.run(["unshare", "-T", "--monotonic", "5000", "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip("time namespaces cannot be made here")
+    script = """
+import time
+import torch
+import horovod.torch as hvd
+hvd.init()
+net = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(4)])
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.01), net.named_parameters())
+for _ in range(150):
+    optimizer.zero_grad()
+    net(torch.randn(8, 200)).sum().backward()
+    optimizer.step()
+hvd.shutdown()
+"""
+    timeline = tmp_path / "t.json"
+    processes = []
+    for rank, address in enumerate(hosts):
+        environment = {
+            **_environment(), "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": hosts[0], "MASTER_PORT": "29871", "HOROVOD_HOSTNAME": address, "HOROVOD_TIMELINE": str(timeline),
+        }  # fmt: skip
+        apart = ["unshare", "-T", "--monotonic", "5000", "--fork"] if rank else []
+        command = ["ip", "netns", "exec", f"tlkit-{address}", *apart, sys.executable, "-c", script]
+        processes.append(subprocess.Popen(command, env=environment, cwd=REPOSITORY))
+    assert [process.wait(90) for process in processes] == [0, 0]
+    trace = open_trace(timeline)
+    measured = trace.meta.clock.ranks[1]
+    assert trace.meta.clock.method == "runtime"
+    assert abs(measured.offset_ns + 5_000_000_000_000) <= measured.uncertainty_ns < 5_000_000
+
+    # As if nobody had measured: rank 1 in front by a tenth of a second.
+    ahead_ns = 100_000_000
+    table = trace.collectives.copy()
+    table.loc[table["rank"] == 1, "start_ns"] += ahead_ns
+    unaligned = replace(
+        trace, collectives=table, meta=replace(trace.meta, clock=Clock(method="none", uncertainty_ns=0))
+    )
+    clocks, unknown = find_clocks(unaligned)
+    assert not unknown
+    middle = float(table[table["rank"] == 1]["start_ns"].mean())
+    found_ns = clocks[1].offset_ns + clocks[1].drift * middle
+    assert abs(found_ns + ahead_ns) <= clocks[1].uncertainty_ns + measured.uncertainty_ns
+    assert clocks[1].uncertainty_ns < 20_000_000

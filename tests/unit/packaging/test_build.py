@@ -3,6 +3,8 @@
 import csv
 import importlib.util
 import io
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,7 +18,11 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of the sources."""
-    folder = tmp_path_factory.mktemp("wheel")
+    return build(tmp_path_factory.mktemp("wheel"), {})
+
+
+def build(folder: Path, environment: dict[str, str]) -> Path:
+    """Build a wheel in `folder`."""
     listed = ["git", "-C", str(REPOSITORY), "ls-files", "-z"]
     names = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split("\0")
     if len(names) < 2:
@@ -31,7 +37,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = (
         f"import sys; sys.path.insert(0, 'packaging'); import tlkit_build; tlkit_build.build_wheel({str(folder)!r})"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=folder / "copy", check=True, capture_output=True)
+    settings = {**os.environ, **environment}
+    subprocess.run([sys.executable, "-c", script], cwd=folder / "copy", check=True, capture_output=True, env=settings)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -47,6 +54,18 @@ def test_a_wheel_puts_nothing_generic_into_the_import_space(wheel: Path) -> None
     assert {"tlkit/py.typed", "tlkit/runtime/torch/__init__.py", "tlkit/collector/findings/base.py"} <= set(names)
     assert "tl-run = tlkit.runtime.launch.cli:main" in entry_points
     assert "tl-analyze = tlkit.collector.cli:main" in entry_points
+
+
+def test_without_a_compiler_the_wheel_is_built_without_the_compiled_scanner(tmp_path: Path, wheel: Path) -> None:
+    """And with one, it is there."""
+    without = build(tmp_path, {"CC": "/bin/false"})
+    with zipfile.ZipFile(without) as archive:
+        names = set(archive.namelist())
+    assert "tlkit/timeline/scanning/portable.py" in names
+    assert not [name for name in names if name.endswith(".so")]
+    if shutil.which("gcc") or shutil.which("cc"):
+        with zipfile.ZipFile(wheel) as archive:
+            assert [name for name in archive.namelist() if "scanning/_native" in name]
 
 
 def test_every_file_of_a_wheel_is_recorded(wheel: Path) -> None:
