@@ -8,7 +8,12 @@ The rule, in order, for one rank at one moment:
    `negotiate`).  This is *exposed* communication.  Nothing at all is under way: `idle`.
 3. It runs code that nobody recorded (the user's loop, the loss): `other`.
 
-Communication at moments of 1 and 3 is *hidden*.  A trace that does not say what the training thread does (Horovod's) has
+Communication at moments of 1 and 3 is *hidden*.  Where the trace shows a device (a GPU under the PyTorch profiler or Nsight
+Systems), the device takes the place of the training thread: its kernels compute; it communicates where no kernel computes; if
+it does neither, the step waits for data while the loader is asked for a batch, and else the device is `idle`, since the host
+hands out no work.
+
+A trace that does not say what the training thread does (Horovod's) has
 only communication and a rest: there rule 2 applies everywhere and the rest is `other`.
 """
 
@@ -54,7 +59,9 @@ class Breakdown:
     hidden_ns: Matrix
     """Collectives and fusion under computation: int64[rank, step]."""
     knows_compute: bool
-    """Whether the trace says what the training thread does."""
+    """Whether the trace says what the training thread, or the device, does."""
+    on_device: bool = False
+    """Whether the parts are times of a device."""
 
     @property
     def step_ns(self) -> Matrix:
@@ -71,26 +78,47 @@ class Breakdown:
 
 def break_down(trace: Trace, steps: Steps) -> Breakdown:
     """Divide the steps of every rank."""
-    knows_compute = Category.FORWARD in trace.meta.known_categories
+    on_device = bool((trace.spans["lane_kind"] == str(LaneKind.HOST)).any())
+    knows_compute = on_device or Category.FORWARD in trace.meta.known_categories
+    rest = IDLE if on_device else str(Category.OTHER)
     shape = steps.start_ns.shape
     parts_ns = {part: np.zeros(shape, dtype=np.int64) for part in PARTS}
     hidden_ns = np.zeros(shape, dtype=np.int64)
     by_rank = dict(list(trace.spans.groupby("rank", observed=True)))
     for row, rank in enumerate(steps.ranks):
         spans = by_rank.get(rank, trace.spans.iloc[:0])
-        moments, hidden = _assign(spans, knows_compute=knows_compute)
+        moments, hidden = _assign_device(spans) if on_device else _assign(spans, knows_compute=knows_compute)
         starts, ends = steps.start_ns[row], steps.end_ns[row]
         for part, intervals in moments.items():
             parts_ns[part][row] = total_within(intervals, starts, ends)
         hidden_ns[row] = total_within(hidden, starts, ends)
-        known = np.sum([parts_ns[part][row] for part in PARTS if part != Category.OTHER], axis=0)
-        parts_ns[str(Category.OTHER)][row] = ends - starts - known
+        known = np.sum([parts_ns[part][row] for part in PARTS if part != rest], axis=0)
+        parts_ns[rest][row] = ends - starts - known
     return Breakdown(
         ranks=steps.ranks,
         parts_ns=parts_ns,
         hidden_ns=hidden_ns,
         knows_compute=knows_compute,
+        on_device=on_device,
     )
+
+
+def _assign_device(spans: pd.DataFrame) -> tuple[dict[str, Intervals], Intervals]:
+    """Disjoint sets of moments by part, without `idle`, and hidden communication, of one rank's device."""
+    kind = spans["lane_kind"]
+    kernels = spans[kind == str(LaneKind.COMPUTE)]
+    moments: dict[str, Intervals] = {}
+    taken = of_spans(kernels[:0])
+    for category in (*_COMPUTE_INNER_FIRST, Category.OTHER):
+        covered = of_spans(kernels[kernels["category"] == str(category)])
+        moments[str(category)] = subtract(covered, taken)
+        taken = union(taken, covered)
+    communication = of_spans(spans[kind == str(LaneKind.COMMUNICATION)])
+    moments[str(Category.COLLECTIVE)] = subtract(communication, taken)
+    loading = of_spans(spans[kind == str(LaneKind.DATA)])
+    waiting = subtract(subtract(loading, taken), communication)
+    moments[str(Category.DATA)] = union(moments[str(Category.DATA)], waiting)
+    return moments, intersect(communication, taken)
 
 
 def _assign(spans: pd.DataFrame, *, knows_compute: bool) -> tuple[dict[str, Intervals], Intervals]:
@@ -105,6 +133,9 @@ def _assign(spans: pd.DataFrame, *, knows_compute: bool) -> tuple[dict[str, Inte
         moments[str(category)] = subtract(covered, taken)
         taken = union(taken, covered)
     communication = spans[kind.isin([str(LaneKind.COMMUNICATION), str(LaneKind.TENSOR)])]
+    if knows_compute and not len(blocked):
+        # Other profilers do not say when the training thread waits: communication while it computes nothing is waited for.
+        blocked = subtract(of_spans(communication), taken)
     by_category = {
         category: of_spans(communication[communication["category"] == str(category)])
         for category in COMMUNICATION_CATEGORIES
@@ -140,6 +171,8 @@ def typical_parts(
         return dict.fromkeys(flat, 0)
     low, high = np.quantile(durations, [0.25, 0.75])
     middle = (durations >= low) & (durations <= high)
+    if not middle.any():  # of two steps neither lies between the quartiles
+        middle[:] = True
     means = {part: float(values[middle].mean()) for part, values in flat.items()}
     scale = total_ns / max(sum(means.values()), 1.0)
     rounded = {part: round(value * scale) for part, value in means.items()}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..timeline.vocabulary import Category
 from .analysis import Analysis
-from .breakdown import EXPOSED, IDLE, PARTS
+from .breakdown import EXPOSED, IDLE, PARTS, Breakdown
 from .findings import Finding
 from .findings.base import milliseconds
 from .report import step_durations, typical_step
@@ -45,6 +45,8 @@ _LABELS: Final = {
     str(Category.OTHER): "other (loop, loss, unrecorded)",
     IDLE: "idle",
 }
+#: Where the parts are times of a device.
+_DEVICE_LABELS: Final = {str(Category.OTHER): "other kernels", IDLE: "device idle"}
 _CLASS_STYLE: Final = {"healthy": "green", "unknown": "yellow"}
 _BAR_WIDTH: Final = 30
 _MOST_COLLECTIVES: Final = 12
@@ -115,9 +117,7 @@ def _anatomy(analysis: Analysis) -> RenderableType | None:
             continue
         share = parts[part] / total
         bar = Text("█" * max(round(share * _BAR_WIDTH), 1), style=COLOURS[part])
-        table.add_row(
-            _label(part, exposed=analysis.facts.breakdown.knows_compute), bar, milliseconds(parts[part]), f"{share:.1%}"
-        )
+        table.add_row(_label(part, analysis.facts.breakdown), bar, milliseconds(parts[part]), f"{share:.1%}")
     hidden = analysis.facts.breakdown.hidden_ns
     if analysis.facts.breakdown.knows_compute and hidden.any():
         table.add_row(
@@ -126,10 +126,12 @@ def _anatomy(analysis: Analysis) -> RenderableType | None:
     return Group(Text(), table)
 
 
-def _label(part: str, *, exposed: bool) -> str:
+def _label(part: str, breakdown: Breakdown) -> str:
     """What a part is called; communication is `exposed` where the trace shows that nothing else was done meanwhile."""
+    if breakdown.on_device and part in _DEVICE_LABELS:
+        return _DEVICE_LABELS[part]
     label = _LABELS.get(part, part)
-    if exposed:
+    if breakdown.knows_compute:
         return label
     return "outside communication" if part == Category.OTHER else label.removesuffix(" (exposed)")
 

@@ -3,7 +3,7 @@
 from .base import CLASSES, WORTH_RATIO, Finding, Rule
 from .communication import ExposedCommunication
 from .data import SlowLoader
-from .host import Checkpoints, HostCode
+from .host import Checkpoints, HostCode, IdleDevice
 from .late_rank import LateRank
 from .straggler import SlowRank
 
@@ -13,6 +13,7 @@ RULES: tuple[Rule, ...] = (
     LateRank(),
     ExposedCommunication(),
     HostCode(),
+    IdleDevice(),
     Checkpoints(),
 )
 

@@ -28,7 +28,7 @@ class ExposedCommunication:
             return []
         moving = self._exposed(facts, Category.COLLECTIVE, Category.FUSION)
         asking = self._exposed(facts, Category.NEGOTIATE, Category.QUEUE)
-        if facts.breakdown.knows_compute:
+        if facts.breakdown.knows_compute and not facts.breakdown.on_device:
             asking = asking + facts.on_critical_rank(IDLE)
         step_ns = facts.mean_step_ns
         findings = []

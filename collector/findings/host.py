@@ -5,12 +5,19 @@ from typing import Final
 
 import numpy as np
 
-from ...timeline.vocabulary import Category
+from ...timeline.vocabulary import Category, LaneKind
+from ..breakdown import IDLE
 from ..facts import Facts
 from .base import Finding, gain_of, milliseconds
 
 #: The loss, zero_grad and the loop itself are host code, too; less than this share of the step is ordinary.
 ORDINARY_RATIO: Final = 0.1
+#: So much of a step a device is idle in healthy runs, between kernels and around the step.
+IDLE_ORDINARY_RATIO: Final = 0.1
+HALF: Final = 0.5
+
+#: Calls of the host that return only when the device has caught up.
+_SYNCHRONISING: Final = r"(?i)(?:stream|device|event)synchronize|_local_scalar_dense"
 
 
 class HostCode:
@@ -18,7 +25,7 @@ class HostCode:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if all ranks have it (one rank alone is a straggler)."""
-        if not facts.breakdown.knows_compute or not facts.steps.count:
+        if not facts.breakdown.knows_compute or facts.breakdown.on_device or not facts.steps.count:
             return []
         host_ns = facts.part(str(Category.OTHER))
         common_ns = np.broadcast_to(host_ns.min(axis=0), host_ns.shape)
@@ -40,6 +47,54 @@ class HostCode:
                 sentence=(
                     f"Every rank spends {milliseconds(float(host_ns.mean()))} of each {milliseconds(step_ns)} step in code "
                     "that is neither data loading, nor forward, backward or optimizer."
+                ),
+            )
+        ]
+
+
+class IdleDevice:
+    """The device waits for the host to hand out work."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """One finding if all ranks have it."""
+        if not facts.breakdown.on_device or not facts.steps.count:
+            return []
+        step_ns = facts.mean_step_ns
+        idle_ns = facts.on_critical_rank(IDLE)
+        gain, interval = gain_of(idle_ns - IDLE_ORDINARY_RATIO * step_ns, step_ns)
+        if gain <= 0:
+            return []
+        spans = facts.in_steps(facts.trace.spans)
+        kernels = spans[spans["lane_kind"] == str(LaneKind.COMPUTE)]
+        per_step = len(kernels) / (facts.steps.count * len(facts.ranks))
+        median_ns = float(kernels["dur_ns"].median()) if len(kernels) else 0.0
+        host = spans[spans["lane_kind"] == str(LaneKind.HOST)]
+        waits = host[host["name"].astype("str").str.contains(_SYNCHRONISING)]
+        blocked_ns = float(waits["dur_ns"].sum()) / (facts.steps.count * len(facts.ranks))
+        blocked = blocked_ns > HALF * float(idle_ns.mean())
+        return [
+            Finding(
+                class_="compute",
+                cause="device-idle",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.6,
+                evidence={
+                    "idle_ns": round(float(idle_ns.mean())),
+                    "kernels_per_step": round(per_step, 1),
+                    "median_kernel_ns": round(median_ns),
+                    "host_waits_for_device_ns": round(blocked_ns),
+                },
+                remedy=(
+                    "Keep the host from waiting for the device (.item(), .cpu(), print of a tensor, non-pinned copies): it hands "
+                    "out nothing meanwhile."
+                    if blocked
+                    else "Have the host do less for each kernel: torch.compile or CUDA graphs, larger batches, fused optimizers."
+                ),
+                sentence=(
+                    f"The device is idle for {milliseconds(float(idle_ns.mean()))} of each {milliseconds(step_ns)} step, while "
+                    f"the host prepares {per_step:.0f} kernels of {milliseconds(median_ns)} (median)."
                 ),
             )
         ]

@@ -47,7 +47,7 @@ _PREFIX: Final = 24
 
 
 class _Written(msgspec.Struct, gc=False):
-    """An event with its times as they are written."""
+    """An event with its time as it is written."""
 
     ph: str = ""
     name: str = ""
@@ -55,11 +55,18 @@ class _Written(msgspec.Struct, gc=False):
     pid: int | str = 0
     tid: int | str = 0
     ts: msgspec.Raw = msgspec.Raw(b"0")
-    dur: msgspec.Raw = msgspec.Raw(b"0")
+    dur: float = 0.0
     id: int | str = ""
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _Duration(msgspec.Struct, gc=False):
+    """Nothing but the duration, as it is written."""
+
+    dur: msgspec.Raw = msgspec.Raw(b"0")
+
+
+_decode_durations: Final = msgspec.json.Decoder(list[_Duration]).decode
 _decode_written: Final = msgspec.json.Decoder(list[_Written]).decode
 _fields_of: Final = attrgetter("ph", "name", "cat", "pid", "tid", "ts", "dur", "id", "args")
 
@@ -200,19 +207,22 @@ class PortableScanner:
 
     def _take(self, piece: bytes, base: int) -> None:
         array = b"".join([b"[", piece.rstrip(b" \t\r\n,"), b"]"])
-        start = duration = None
+        start = None
         if not self._is_exact:
             phases, names, categories, processes, threads, starts, durations, ids, raw_args = zip(
                 *map(_fields_of, _decode_many(array)), strict=True
             )
-            start, duration = _rounded(starts), _rounded(durations)
-        if start is None or duration is None:
+            start = _rounded(starts)
+        if start is None:
             # From here on: a file whose times count from 1970 needs it everywhere.
             self._is_exact = True
             phases, names, categories, processes, threads, starts, durations, ids, raw_args = zip(
                 *map(_fields_of, _decode_written(array)), strict=True
             )
-            start, duration = _exactly(starts), _exactly(durations)
+            start = _exactly(starts)
+        duration = _rounded(durations)
+        if duration is None:
+            duration = _exactly([written.dur for written in _decode_durations(array)])
         numbers = self._numbers
         columns: dict[str, np.ndarray] = {
             "phase": np.array(list(map(_PHASES.__getitem__, phases)), np.uint8),

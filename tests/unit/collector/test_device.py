@@ -1,0 +1,92 @@
+"""Traces that show a device: what its time goes to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tlkit.collector import analyze
+from tlkit.collector.cli import main
+
+MS = 1000
+
+
+def kineto(path: Path, events: list[dict[str, Any]], *, steps: int, step_ms: float) -> Path:
+    """A trace of `steps` equal steps: `events` are repeated in each, with `ts` and `dur` in ms."""
+    written = []
+    for number in range(steps):
+        base = 1 + number * step_ms
+        for event in [{"cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": 0, "dur": step_ms}, *events]:
+            moved = {"ph": "X", "pid": 1, "tid": 1, **event, "ts": (base + event["ts"]) * MS, "dur": event["dur"] * MS}
+            if "correlation" in event:
+                moved["args"] = {"correlation": event["correlation"] + 1000 * number, "stream": event["tid"]}
+            written.append(moved)
+    header = {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": written}
+    path.write_text(json.dumps(header))
+    return path
+
+
+def launch(at: float, number: int, tid: int = 1) -> dict[str, Any]:
+    return {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at, "dur": 0.01, "correlation": number, "tid": tid}
+
+
+def kernel(name: str, at: float, dur: float, number: int, stream: int = 7) -> dict[str, Any]:
+    return {"cat": "kernel", "name": name, "ts": at, "dur": dur, "correlation": number, "tid": stream, "pid": 0}
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Steps of 100 ms: 10 of loading, 20 forward, 30 backward with 10 of communication under it and 15 after, 5 optimizer."""
+    events = [
+        {"cat": "user_annotation", "name": "enumerate(DataLoader)#_SingleProcess.__next__", "ts": 0, "dur": 10},
+        launch(10, 1), kernel("gemm", 11, 20, 1),
+        {"cat": "cpu_op", "name": "autograd::engine::evaluate_function: MmBackward0", "ts": 31, "dur": 5, "tid": 2},
+        launch(32, 2, tid=2), kernel("gemm", 33, 30, 2),
+        launch(34, 3, tid=2), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 53, 25, 3, stream=20),
+        {"cat": "user_annotation", "name": "Optimizer.step#SGD.step", "ts": 79, "dur": 3},
+        launch(80, 4), kernel("sgd", 81, 5, 4),
+    ]  # fmt: skip
+    return kineto(tmp_path / "t.json", events, steps=20, step_ms=100)
+
+
+def test_every_moment_of_a_step_goes_to_one_part(trace: Path) -> None:
+    """And they sum to the step."""
+    analysis = analyze(trace)
+    parts = {name: values.mean() / 1e6 for name, values in analysis.facts.breakdown.parts_ns.items() if values.any()}
+    assert analysis.facts.breakdown.on_device
+    assert parts == pytest.approx(
+        {"data": 10, "forward": 20, "backward": 30, "collective": 15, "optimizer": 5, "idle": 20}, abs=1e-3
+    )
+    assert analysis.facts.breakdown.hidden_ns.mean() / 1e6 == pytest.approx(10, abs=1e-3)
+
+
+def test_a_device_that_waits_for_the_host_is_named(tmp_path: Path) -> None:
+    """60 of 100 ms idle; with a synchronising call over it the remedy is another."""
+    events = [launch(1, 1), kernel("gemm", 2, 20, 1), launch(80, 2), kernel("gemm", 80, 20, 2)]
+    verdict = analyze(kineto(tmp_path / "a.json", events, steps=20, step_ms=100)).verdict
+    assert (verdict.class_, verdict.cause) == ("compute", "device-idle")
+    assert verdict.predicted_gain == pytest.approx(0.5, abs=0.02)
+    assert "CUDA graphs" in verdict.remedy
+    waits = {"cat": "cuda_runtime", "name": "cudaStreamSynchronize", "ts": 2, "dur": 60}
+    verdict = analyze(kineto(tmp_path / "b.json", [*events, waits], steps=20, step_ms=100)).verdict
+    assert ".item()" in verdict.remedy
+
+
+def test_communication_that_nobody_computes_beside_is_exposed_on_cpus_as_well(tmp_path: Path) -> None:
+    """Other profilers have no span for waiting."""
+    events = [
+        {"cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 40},
+        {"cat": "user_annotation", "name": "gloo:all_reduce", "ts": 30, "dur": 50, "tid": 3},
+    ]
+    analysis = analyze(kineto(tmp_path / "t.json", events, steps=20, step_ms=100))
+    parts = {name: values.mean() / 1e6 for name, values in analysis.facts.breakdown.parts_ns.items() if values.any()}
+    assert parts == pytest.approx({"forward": 40, "collective": 40, "other": 20}, abs=1e-3)
+
+
+def test_real_traces_of_profilers_are_reported(shared_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever is in them: a report, no error, no warning of numpy's."""
+    for path in [*sorted((shared_traces / "kineto").glob("*")), *(shared_traces / "nsight").glob("*")]:
+        assert main([str(path)]) == 0
+        assert main([str(path), "--json", "-"]) == 0
+        capsys.readouterr()
