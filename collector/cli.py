@@ -14,8 +14,11 @@ from .. import __version__
 from ..timeline.errors import TlkitError, UsageError
 from ..timeline.progress import ProgressBar
 from .analysis import Analysis, analyze
+from .gate import check
+from .markdown import to_markdown
 from .render import render
 from .report import make_report
+from .what_if import FORMS, describe, predict
 
 _DESCRIPTION = """\
 Say where the step time of a distributed training goes, why, and what to change.
@@ -38,12 +41,32 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tl-analyze",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Exit status: 0 fine, 2 bad input or usage.",
+        epilog="Exit status: 0 fine, 1 a condition of --fail-on holds, 2 bad input or usage.",
     )
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="a timeline, a folder, or a pattern")
     add(
         "--json", metavar="FILE", help="write the report as JSON to FILE; - for standard output, and nothing else there"
+    )
+    add(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="predict the step time with something different, several with commas; may be repeated. "
+        + "; ".join(FORMS),
+    )
+    add(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="leave with status 1 if it holds, for CI; may be repeated. exposed_comm>20%%, data>5%%, step_ms>120, gain>10%%",
+    )
+    add(
+        "--markdown",
+        metavar="FILE",
+        help="write the report as Markdown, for a comment on a change; - for standard output",
     )
     add("--steps", metavar="A:B", help="analyse steps A to B-1 only")
     add("--ranks", metavar="R,…", help="analyse these ranks only")
@@ -79,19 +102,27 @@ def _run(arguments: argparse.Namespace) -> int:
             ranks=ranks,
             progress=bar.update,
         )
+    predictions = [predict(analysis.facts, changes.split(",")) for changes in arguments.what_if]
+    status = _judge(analysis, arguments.fail_on)
+    report = {**make_report(analysis), "what_if": [describe(prediction) for prediction in predictions]}
     if target == "-":
-        json.dump(make_report(analysis), sys.stdout, indent=2)
+        json.dump(report, sys.stdout, indent=2)
         print(flush=True)
-        return 0
+        return status
+    if arguments.markdown == "-":
+        print(to_markdown(analysis, predictions), flush=True)
+        return status
     if target is not None:
-        _write_json(analysis, Path(target))
+        _write(analysis, "--json", Path(target), json.dumps(report, indent=2) + "\n")
+    if arguments.markdown is not None:
+        _write(analysis, "--markdown", Path(arguments.markdown), to_markdown(analysis, predictions))
     no_colour = arguments.no_color or "NO_COLOR" in os.environ
     # A pipe has no width: lines are as long as they need to be, up to what a log viewer shows.
     width = None if sys.stdout.isatty() else 110
     console = Console(no_color=no_colour, highlight=False, width=width, markup=False, emoji=False)
-    render(analysis, console)
+    render(analysis, console, predictions)
     sys.stdout.flush()
-    return 0
+    return status
 
 
 def _parse_steps(text: str | None) -> tuple[int, int] | None:
@@ -118,12 +149,23 @@ def _parse_ranks(text: str | None) -> list[int] | None:
         raise UsageError(f"--ranks {text}: numbers with commas are needed, as in 0,3") from None
 
 
-def _write_json(analysis: Analysis, target: Path) -> None:
+def _judge(analysis: Analysis, conditions: Sequence[str]) -> int:
+    """1 if one of the conditions holds, which is said."""
+    status = 0
+    for condition in conditions:
+        broken = check(analysis, condition)
+        if broken is not None:
+            print(f"tl-analyze: --fail-on {condition}: {broken}", file=sys.stderr)
+            status = 1
+    return status
+
+
+def _write(analysis: Analysis, flag: str, target: Path, text: str) -> None:
     inputs = {Path(name).resolve() for name in analysis.trace.meta.files}
     if target.resolve() in inputs:
-        raise UsageError(f"--json {target} would overwrite the trace: choose another file")
+        raise UsageError(f"{flag} {target} would overwrite the trace: choose another file")
     try:
-        target.write_text(json.dumps(make_report(analysis), indent=2) + "\n", encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}") from error
 

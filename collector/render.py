@@ -3,6 +3,7 @@
 Every name that comes from a trace is shown as text, never as markup or terminal control.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from .breakdown import EXPOSED, IDLE, PARTS, Breakdown
 from .findings import Finding
 from .findings.base import milliseconds
 from .report import step_durations, typical_step
+from .what_if import Prediction
 
 #: The palette of categories, which stays apart for colour-blind eyes (Okabe and Ito), for 256-colour terminals.
 COLOURS: Final = {
@@ -58,11 +60,12 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def render(analysis: Analysis, console: Console) -> None:
-    """Print the report."""
+def render(analysis: Analysis, console: Console, predictions: Sequence[Prediction] = ()) -> None:
+    """Print the report, and what was predicted."""
     for part in (
         _headline(analysis),
         _verdict(analysis.verdict),
+        _predictions(predictions),
         _anatomy(analysis),
         _ranks(analysis),
         _collectives(analysis),
@@ -100,6 +103,21 @@ def _verdict(verdict: Finding) -> RenderableType:
         body.append(f"\n  Expected: {verdict.predicted_gain:.0%} less time a step.", style="not bold")
     title = Text(f"{verdict.class_}: {verdict.cause}" if verdict.class_ != "healthy" else "healthy", style=style)
     return Panel(body, title=title, title_align="left", border_style=style, box=box.ROUNDED)
+
+
+def _predictions(predictions: Sequence[Prediction]) -> RenderableType | None:
+    if not predictions:
+        return None
+    table = Table(title="What if", title_justify="left", box=None, pad_edge=False, show_header=False)
+    for prediction in predictions:
+        low, high = prediction.gain_interval
+        table.add_row(
+            clean(prediction.change),
+            f"{milliseconds(prediction.step_ns)} → {milliseconds(prediction.predicted_ns)}",
+            Text(f"{prediction.gain:.0%} less", style="bold"),
+            Text(f"[{low:.0%} to {high:.0%}]", style="dim"),
+        )
+    return Group(Text(), table)
 
 
 def _anatomy(analysis: Analysis) -> RenderableType | None:
