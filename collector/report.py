@@ -60,6 +60,7 @@ def _steps(analysis: Analysis) -> dict[str, Any]:
         "count": len(durations),
         "excluded": steps.excluded,
         "median_ns": int(np.median(durations)) if known else 0,
+        "mean_ns": round(float(durations.mean())) if known else 0,
         "p95_ns": int(np.quantile(durations, 0.95)) if known else 0,
         "inferred": steps.inferred,
     }

@@ -6,7 +6,18 @@ A fault is written `name` or `name:option=value,…`, for example `slow-forward:
 import time
 from dataclasses import dataclass
 
-FAULTS = ("none", "slow-forward", "slow-host", "slow-dataset", "slow-collate", "huge-tensor")
+FAULTS = (
+    "none",
+    "slow-forward",
+    "periodic-forward",
+    "slow-backward",
+    "slow-optimizer",
+    "slow-host",
+    "slow-dataset",
+    "slow-collate",
+    "checkpoint",
+    "huge-tensor",
+)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Network(nn.Module):
 
     def __init__(self, channels: int, fault: Fault, rank: int) -> None:
         super().__init__()
-        self.fault, self.rank = fault, rank
+        self.fault, self.rank, self.passes = fault, rank, 0
         self.stem = nn.Conv2d(3, channels, 3, stride=2, padding=1)
         self.blocks = nn.Sequential(*(Block(channels) for _ in range(7)))
         self.head = nn.Linear(channels, 10)
@@ -58,7 +58,12 @@ class Network(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.fault.strike("slow-forward", self.rank)
+        self.passes += 1
+        if self.passes % 5 == 0:
+            self.fault.strike("periodic-forward", self.rank)
         scores: torch.Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        if scores.requires_grad and self.fault.name == "slow-backward":
+            scores.register_hook(lambda _: self.fault.strike("slow-backward", self.rank))
         if self.huge is not None:
             scores = scores + 1e-6 * self.huge(torch.ones(3000)).mean()
         return scores
@@ -74,6 +79,26 @@ class Collate:
         self.fault.strike("slow-collate", self.rank)
         batch: list[torch.Tensor] = torch.utils.data.default_collate(samples)
         return batch
+
+
+class SlowFile:
+    """Takes bytes, slowly."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+    def write(self, data: bytes) -> int:
+        self.fault.strike("checkpoint", 0)
+        self.fault = Fault()
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+
+def save(model: nn.Module, fault: Fault) -> None:
+    """Write a checkpoint to storage that is slow once."""
+    torch.save(model.state_dict(), SlowFile(fault))
 
 
 def main() -> None:
@@ -102,11 +127,14 @@ def main() -> None:
     model = Network(args.channels, args.fault, hvd.rank())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    optimizer.register_step_pre_hook(lambda *_: args.fault.strike("slow-optimizer", hvd.rank()))
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
     loss = torch.zeros(())
-    for images, labels in loader:
+    for number, (images, labels) in enumerate(loader):
+        if args.fault.name == "checkpoint" and number % 10 == 9 and hvd.rank() == 0:
+            save(model, args.fault)
         optimizer.zero_grad()
         args.fault.strike("slow-host", hvd.rank())
         loss = functional.cross_entropy(model(images), labels)
