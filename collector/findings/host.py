@@ -10,9 +10,9 @@ from ..breakdown import IDLE
 from ..facts import Facts
 from .base import Finding, gain_of, milliseconds
 
-#: The loss, zero_grad and the loop itself are host code, too; less than this share of the step is ordinary.
+#: The loss, zero_grad and the loop itself are host code, too; this much, as a share of the rest of the step, is ordinary.
 ORDINARY_RATIO: Final = 0.1
-#: So much of a step a device is idle in healthy runs, between kernels and around the step.
+#: So much a device is idle in healthy runs, between kernels and around the step; as a share of the rest of the step.
 IDLE_ORDINARY_RATIO: Final = 0.1
 HALF: Final = 0.5
 
@@ -30,7 +30,8 @@ class HostCode:
         host_ns = facts.part(str(Category.OTHER))
         common_ns = np.broadcast_to(host_ns.min(axis=0), host_ns.shape)
         step_ns = facts.mean_step_ns
-        saved_ns = facts.saved_ns(facts.breakdown.own_work_ns - common_ns) - ORDINARY_RATIO * step_ns
+        saved_ns = facts.saved_ns(facts.breakdown.own_work_ns - common_ns)
+        saved_ns -= ORDINARY_RATIO * np.maximum(step_ns - saved_ns, 0.0)
         gain, interval = gain_of(saved_ns, step_ns)
         if gain <= 0:
             return []
@@ -61,7 +62,7 @@ class IdleDevice:
             return []
         step_ns = facts.mean_step_ns
         idle_ns = facts.on_critical_rank(IDLE)
-        gain, interval = gain_of(idle_ns - IDLE_ORDINARY_RATIO * step_ns, step_ns)
+        gain, interval = gain_of(idle_ns - IDLE_ORDINARY_RATIO * np.maximum(step_ns - idle_ns, 0.0), step_ns)
         if gain <= 0:
             return []
         spans = facts.in_steps(facts.trace.spans)
