@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from .. import __version__
-from ..timeline.errors import TlkitError, UsageError
+from ..timeline.commands import Parser, parse_range, parse_ranks, run_command, width
+from ..timeline.errors import UsageError
 from ..timeline.progress import ProgressBar
 from .analysis import Analysis, analyze
 from .gate import check
@@ -28,16 +28,9 @@ Say where the step time of a distributed training goes, why, and what to change.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of leaving, so that wrong usage is an error like any other."""
-
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; tl-analyze --help shows what there is")
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `tl-analyze`."""
-    parser = _Parser(
+    parser = Parser(
         prog="tl-analyze",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -78,22 +71,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `tl-analyze`; returns its exit status."""
-    try:
-        return _run(make_parser().parse_args(argv))
-    except TlkitError as error:
-        message = " ".join(str(error).split())
-        print(f"tl-analyze: {message}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return run_command("tl-analyze", lambda: _run(make_parser().parse_args(argv)))
 
 
 def _run(arguments: argparse.Namespace) -> int:
     target = arguments.json
     if arguments.warm_up is not None and arguments.warm_up < 0:
         raise UsageError("--warm-up is a number of steps, 0 or more")
-    steps, ranks = _parse_steps(arguments.steps), _parse_ranks(arguments.ranks)
+    steps, ranks = parse_range("--steps", arguments.steps), parse_ranks(arguments.ranks)
     with ProgressBar() as bar:
         analysis = analyze(
             arguments.trace,
@@ -117,36 +102,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.markdown is not None:
         _write(analysis, "--markdown", Path(arguments.markdown), to_markdown(analysis, predictions))
     no_colour = arguments.no_color or "NO_COLOR" in os.environ
-    # A pipe has no width: lines are as long as they need to be, up to what a log viewer shows.
-    width = None if sys.stdout.isatty() else 110
-    console = Console(no_color=no_colour, highlight=False, width=width, markup=False, emoji=False)
+    console = Console(no_color=no_colour, highlight=False, width=width(), markup=False, emoji=False)
     render(analysis, console, predictions)
     sys.stdout.flush()
     return status
-
-
-def _parse_steps(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    first, colon, last = text.partition(":")
-    try:
-        if not colon:
-            raise ValueError(text)
-        chosen = (int(first or 0), int(last) if last else sys.maxsize)
-    except ValueError:
-        raise UsageError(f"--steps {text}: two numbers and a colon are needed, as in 10:20") from None
-    if chosen[0] >= chosen[1]:
-        raise UsageError(f"--steps {text}: the second number has to be larger")
-    return chosen
-
-
-def _parse_ranks(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--ranks {text}: numbers with commas are needed, as in 0,3") from None
 
 
 def _judge(analysis: Analysis, conditions: Sequence[str]) -> int:

@@ -5,14 +5,14 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
-from ..timeline.errors import TlkitError, UsageError
+from ..timeline.commands import Parser, run_command, width
+from ..timeline.errors import UsageError
 from ..timeline.progress import ProgressBar
 from .analysis import Analysis, analyze
 from .compare import LEAST_RATIO, Comparison, compare, make_diff
@@ -26,16 +26,9 @@ Say what changed between two runs, and whether it is more than chance.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of leaving, so that wrong usage is an error like any other."""
-
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; tl-diff --help shows what there is")
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `tl-diff`."""
-    parser = _Parser(
+    parser = Parser(
         prog="tl-diff",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -56,14 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `tl-diff`; returns its exit status."""
-    try:
-        return _run(make_parser().parse_args(argv))
-    except TlkitError as error:
-        print(f"tl-diff: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return run_command("tl-diff", lambda: _run(make_parser().parse_args(argv)))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -102,8 +88,7 @@ def _analyse(source: str) -> Analysis:
 
 
 def _show(comparison: Comparison) -> None:
-    width = None if sys.stdout.isatty() else 110
-    console = Console(highlight=False, width=width, markup=False, emoji=False, no_color="NO_COLOR" in os.environ)
+    console = Console(highlight=False, width=width(), markup=False, emoji=False, no_color="NO_COLOR" in os.environ)
     step, (low, high) = comparison.step, comparison.ratio_interval
     word = "longer" if step.difference_ns > 0 else "shorter"
     sure = f"{low - 1:+.1%} to {high - 1:+.1%}" if high < float("inf") else "too few steps to tell"

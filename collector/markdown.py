@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..timeline.commands import clean
 from .analysis import Analysis
 from .breakdown import PARTS
 from .findings.base import milliseconds
-from .render import clean
 from .report import step_durations, typical_step
 from .what_if import Prediction
 

@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ..timeline.commands import clean
 from ..timeline.vocabulary import Category
 from .analysis import Analysis
 from .breakdown import EXPOSED, IDLE, PARTS, Breakdown
@@ -53,11 +54,6 @@ _CLASS_STYLE: Final = {"healthy": "green", "unknown": "yellow"}
 _BAR_WIDTH: Final = 30
 _MOST_COLLECTIVES: Final = 12
 _MOST_RANKS: Final = 16
-
-
-def clean(text: str) -> str:
-    """Text without characters that a terminal would act on."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def render(analysis: Analysis, console: Console, predictions: Sequence[Prediction] = ()) -> None:

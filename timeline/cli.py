@@ -14,7 +14,8 @@ from rich.text import Text
 
 from .. import __version__
 from . import export
-from .errors import TlkitError, UsageError
+from .commands import Parser, clean, parse_range, parse_ranks, run_command, width
+from .errors import UsageError
 from .open import files_of, open_trace
 from .progress import ProgressBar
 from .scale_out import map_files
@@ -39,16 +40,9 @@ Chrome trace JSON; plain, gzip or zstd; files, folders or patterns.
 _MOST_RANKS = 32
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of leaving, so that wrong usage is an error like any other."""
-
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; {self.prog} --help shows what there is")
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `tl-trace`."""
-    parser = _Parser(
+    parser = Parser(
         prog="tl-trace",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -88,15 +82,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `tl-trace`; returns its exit status."""
-    try:
+
+    def work() -> int:
         arguments = make_parser().parse_args(argv)
         return _info(arguments) if arguments.command == "info" else _write(arguments)
-    except TlkitError as error:
-        print(f"tl-trace: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+    return run_command("tl-trace", work)
 
 
 def _open(arguments: argparse.Namespace) -> Trace:
@@ -118,7 +109,7 @@ def _write(arguments: argparse.Namespace) -> int:
     with ProgressBar("writing", in_bytes=False) as bar:
         export.write(trace, output, form, bar.update)
     for note in trace.meta.notes:
-        print(f"note: {_clean(note)}", file=sys.stderr)
+        print(f"note: {clean(note)}", file=sys.stderr)
     print(
         f"{output}: {len(trace.spans):,} spans of {len(trace.meta.ranks)} ranks, clock: {_clock(trace)}",
         file=sys.stderr,
@@ -128,41 +119,12 @@ def _write(arguments: argparse.Namespace) -> int:
 
 def _selection(arguments: argparse.Namespace) -> Callable[[Trace], Trace]:
     """What `slice` keeps."""
-    time_ns, steps = _bounds("--time", arguments.time, 1e9), _bounds("--steps", arguments.steps, 1)
-    ranks = _numbers(arguments.ranks)
+    time_ns, steps = parse_range("--time", arguments.time, 1e9), parse_range("--steps", arguments.steps)
+    ranks = parse_ranks(arguments.ranks)
     categories = arguments.categories.split(",") if arguments.categories else None
     if time_ns is None and steps is None and ranks is None and categories is None:
         raise UsageError("slice wants to know what to keep: --time, --steps, --ranks or --categories")
     return lambda trace: select(trace, time_ns=time_ns, steps=steps, ranks=ranks, categories=categories)
-
-
-def _bounds(flag: str, text: str | None, unit: float) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    first, colon, last = text.partition(":")
-    try:
-        if not colon:
-            raise ValueError(text)
-        bounds = (round(float(first or 0) * unit), round(float(last) * unit) if last else sys.maxsize)
-    except (ValueError, OverflowError):
-        raise UsageError(f"{flag} {text}: two numbers and a colon are needed, as in 10:20") from None
-    if bounds[0] >= bounds[1]:
-        raise UsageError(f"{flag} {text}: the second number has to be larger")
-    return bounds
-
-
-def _numbers(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"--ranks {text}: numbers with commas are needed, as in 0,3") from None
-
-
-def _clean(text: str) -> str:
-    """Text without characters that a terminal would act on."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _clock(trace: Trace) -> str:
@@ -203,8 +165,7 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _show(summary: dict[str, Any]) -> None:
-    width = None if sys.stdout.isatty() else 110
-    console = Console(highlight=False, width=width, markup=False, emoji=False, no_color="NO_COLOR" in os.environ)
+    console = Console(highlight=False, width=width(), markup=False, emoji=False, no_color="NO_COLOR" in os.environ)
     ranks, tables, clock = summary["ranks"], summary["tables"], summary["clock"]
     of_all = f" of {summary['size']}" if summary["size"] > len(ranks) else ""
     console.print(
@@ -216,7 +177,7 @@ def _show(summary: dict[str, Any]) -> None:
     for reason, count in summary["dropped"].items():
         console.print(f"dropped: {reason.replace('_', ' ')}, {count:,} times")
     for note in summary["notes"]:
-        console.print(Text(f"note: {_clean(note)}"))
+        console.print(Text(f"note: {clean(note)}"))
     table = Table("lane", "category", "spans", "time", box=None, header_style="bold")
     for row in sorted(summary["lanes"], key=lambda item: -item["total_ns"]):
         table.add_row(row["lane_kind"], row["category"], f"{row['spans']:,}", f"{row['total_ns'] / 1e9:.3f} s")

@@ -1,0 +1,77 @@
+"""What the commands share: how they take arguments, and how they end."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .errors import TlkitError, UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises instead of leaving, so that wrong usage is an error like any other."""
+
+    def error(self, message: str) -> Any:
+        """Raises UsageError."""
+        raise UsageError(f"{message}; {self.prog} --help shows what there is")
+
+
+def run_command(name: str, work: Callable[[], int]) -> int:
+    """Do the work of a command; returns its exit status.  An error of ours is one line."""
+    try:
+        return work()
+    except TlkitError as error:
+        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def parse_range(flag: str, text: str | None, unit: float = 1) -> tuple[int, int] | None:
+    """`10:20` as two numbers, multiplied by `unit`; either may be left out.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    number: Callable[[str], float] = int if unit == 1 else float
+    try:
+        if not colon:
+            raise ValueError(text)
+        bounds = (round(number(first or "0") * unit), round(number(last) * unit) if last else sys.maxsize)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{flag} {text}: two numbers and a colon are needed, as in 10:20") from None
+    if bounds[0] >= bounds[1]:
+        raise UsageError(f"{flag} {text}: the second number has to be larger")
+    return bounds
+
+
+def parse_ranks(text: str | None) -> list[int] | None:
+    """`0,3` as numbers.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--ranks {text}: numbers with commas are needed, as in 0,3") from None
+
+
+def clean(text: str) -> str:
+    """Text without characters that a terminal would act on."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def width() -> int | None:
+    """How wide tables are: a pipe has no width, so that lines are as long as they need to be, up to what a log viewer shows."""
+    return None if sys.stdout.isatty() else 110
+
+
+__all__ = ["Parser", "clean", "parse_range", "parse_ranks", "run_command", "width"]
