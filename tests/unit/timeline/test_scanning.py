@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -247,3 +248,17 @@ def test_there_has_to_be_an_array(tmp_path: Path) -> None:
     path.write_text('{"a": 1}')
     with pytest.raises(TraceError, match="holds no array of trace events"):
         scan(Source(path))
+
+
+def test_zstd_reads_as_it_would_unpacked_whole_or_cut(clean: Path, tmp_path: Path) -> None:
+    """What was packed before the cut is there."""
+    packed = tmp_path / "t.json.zst"
+    with pa.CompressedOutputStream(str(packed), "zstd") as stream:
+        stream.write(clean.read_bytes())
+    source = Source(packed)
+    assert len(scan(source)) == 100
+    assert not source.dropped
+    packed.write_bytes(packed.read_bytes()[:-20])
+    source = Source(packed)
+    scan(source)
+    assert source.dropped["truncated_archive"] == 1
