@@ -82,7 +82,6 @@ LEFT = (
     TRAIN
     + """
 import threading
-before = {thread.name for thread in threading.enumerate() if not thread.daemon or "tlkit" in thread.name}
 step()
 hvd.shutdown()
 print([thread.name for thread in threading.enumerate() if "tlkit" in thread.name], flush=True)

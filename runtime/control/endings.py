@@ -53,7 +53,8 @@ class Failures:
 
     def take_new(self) -> str | None:
         """What has failed since the last call."""
-        reason, self._new = self._new, None
+        with self._lock:
+            reason, self._new = self._new, None
         return reason
 
     def suspect(self, reason: str) -> None:

@@ -120,7 +120,6 @@ def test_conditions_decide_the_exit_status(
     assert (f"--fail-on {condition}" in said) == (status > 0)
 
 
-def test_names_out_of_a_trace_are_no_markup(tmp_path: Path) -> None:
+def test_names_out_of_a_trace_are_no_markup() -> None:
     """Neither Markdown nor HTML."""
     assert escape("<script>*a*|b`c`[d](e)\x1b") == "&lt;script&gt;\\*a\\*\\|b\\`c\\`\\[d\\](e)\N{REPLACEMENT CHARACTER}"
-    del tmp_path

@@ -205,9 +205,8 @@ def test_a_broken_event_costs_itself_alone(clean: Path, compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("compiled", kinds)
-def test_every_truncation_reads(tmp_path: Path, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_truncation_reads(tmp_path: Path, compiled: bool) -> None:
     """Whatever the byte, the events before it are there."""
-    del monkeypatch
     content = b"[" + b",\n".join(json.dumps(one_event(number)).encode() for number in range(6)) + b"]"
     ends = [position + 1 for position in range(len(content)) if content[: position + 1].endswith(b"}}")]
     path = tmp_path / "t.json"
