@@ -54,7 +54,6 @@ class Engine:
         self,
         config: Config,
         launched: Launched,
-        generation: int,
         *,
         communicator: Any = None,
         wanted: Sequence[Wanted] = (),
@@ -62,7 +61,6 @@ class Engine:
         """Meet the other ranks and start.  Blocks until all are there.
 
         Args:
-            generation: how many engines this process had before.
             communicator: mpi4py communicator whose ranks are the job, None for the ranks that the launcher has started.
             wanted: process sets to start with.
 
@@ -80,7 +78,7 @@ class Engine:
         if "mpi" in self.transports.values() and communicator is None and launched.size > 1:
             communicator = transports.mpi.world(launched.size, launched.rank)
         self._communicator = communicator
-        store = open_store(launched, config.start_timeout_s, generation, communicator)
+        store = open_store(launched, config.start_timeout_s, communicator)
         joined = meet(store, launched, config, wanted)
         welcome = joined.welcome
         self.hosts = tuple(welcome.hosts)
@@ -307,7 +305,7 @@ def start(config: Config | None = None, *, communicator: Any = None, wanted: Seq
         config = Config.from_environment() if config is None else config
         if launched.rank == 0:
             warn_of_ineffective()
-        engine = Engine(config, launched, _generations, communicator=communicator, wanted=wanted)
+        engine = Engine(config, launched, communicator=communicator, wanted=wanted)
         _generations += 1
         _engine = engine
         atexit.register(stop)

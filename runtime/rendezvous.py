@@ -29,23 +29,26 @@ LOOPBACK: Final = "127.0.0.1"
 _POLL_S: Final = 0.02
 
 
-def open_store(launched: Launched, timeout_s: float, generation: int, communicator: Any = None) -> Store:
-    """A store shared by all ranks of the job.
+#: Servers of this process by address and port.  They outlive the engine: a rank that comes back at once, after an
+#: initialisation has failed everywhere, would otherwise meet the server of the failed one as it goes away.
+_servers: dict[tuple[str, int], TCPStore] = {}
+#: The last attempt that this rank took part in, by the prefix of its keys.
+_joined: dict[str, int] = {}
+
+
+def open_store(launched: Launched, timeout_s: float, communicator: Any = None) -> Store:
+    """A store shared by all ranks of the job, empty at each initialisation.
 
     Args:
         timeout_s: how long to wait for the other ranks.
-        generation: how many times this process has initialised before; keeps the keys of each apart.
         communicator: mpi4py communicator of the ranks, by which they find each other; None if there is none.
 
     Raises:
         RuntimeFailure: the ranks cannot meet.
     """
     timeout = timedelta(seconds=timeout_s)
-    meeting = elastic_client.meeting_round()
-    # Of an elastic job's processes some have initialised more often than others.
-    generation = generation if meeting is None else meeting
     if launched.size == 1:
-        return PrefixStore(f"tlkit/{generation}", HashStore())
+        return PrefixStore("tlkit", HashStore())
     try:
         if communicator is not None:
             return _through_communicator(launched, communicator, timeout)
@@ -53,6 +56,9 @@ def open_store(launched: Launched, timeout_s: float, generation: int, communicat
             store = _at_known_address(launched, timeout)
         else:
             store = _through_file(launched, timeout_s)
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        prefix = f"tlkit/{launched.job_id}/{restart}/{elastic_client.meeting_round() or 0}"
+        return PrefixStore(f"{prefix}/{_attempt(store, prefix, launched.rank, timeout_s)}", store)
     except (RuntimeError, OSError) as error:  # DistStoreError and DistNetworkError are RuntimeErrors
         where = f"{launched.master_address or LOOPBACK}:{launched.master_port or '?'}"
         raise RuntimeFailure(
@@ -60,16 +66,34 @@ def open_store(launched: Launched, timeout_s: float, generation: int, communicat
             f"{str(error).splitlines()[0]}; check that all ranks were started and can reach that address, "
             "or raise HOROVOD_START_TIMEOUT"
         ) from error
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return PrefixStore(f"tlkit/{launched.job_id}/{restart}/{generation}", store)
+
+
+def _attempt(store: Store, prefix: str, rank: int, timeout_s: float) -> int:
+    """The number of this initialisation, which rank 0 gives: some have failed, and not all ranks took part in them.
+
+    Raises:
+        TimeoutError: rank 0 does not begin another one.
+    """
+    key = f"{prefix}/attempts"
+    if rank == 0:
+        return store.add(key, 1)
+    deadline = time.monotonic() + timeout_s
+    while (latest := store.add(key, 0)) <= _joined.get(prefix, 0):
+        if time.monotonic() > deadline:
+            raise TimeoutError("rank 0 did not come")
+        time.sleep(_POLL_S)
+    _joined[prefix] = latest
+    return latest
 
 
 def _at_known_address(launched: Launched, timeout: timedelta) -> Store:
     address, port = launched.master_address or LOOPBACK, launched.master_port or 0
+    if launched.rank == 0 and (address, port) in _servers:
+        return _servers[address, port]
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
     serve = launched.rank == 0 and not agent_serves
     # A script may initialise torch.distributed as well, at the same address: multi_tenant shares the server.
-    return TCPStore(
+    store = TCPStore(
         address,
         port,
         launched.size,
@@ -79,6 +103,9 @@ def _at_known_address(launched: Launched, timeout: timedelta) -> Store:
         multi_tenant=True,
         master_listen_fd=_listen_if_own(address, port) if serve else None,
     )
+    if serve:
+        _servers[address, port] = store
+    return store
 
 
 def _is_loopback(address: str) -> bool:
@@ -156,9 +183,14 @@ def _through_file(launched: Launched, timeout_s: float) -> Store:
     path = _job_file(launched.job_id)
     timeout = timedelta(seconds=timeout_s)
     if launched.rank == 0:
+        for (_, port), store in _servers.items():
+            _announce(path, port)
+            return store
         descriptor = _listen(LOOPBACK, 0)
-        port = socket.socket(fileno=os.dup(descriptor)).getsockname()[1]
+        with socket.socket(fileno=os.dup(descriptor)) as bound:
+            port = bound.getsockname()[1]
         store = _serve(LOOPBACK, port, launched.size, timeout, descriptor)
+        _servers[LOOPBACK, port] = store
         _announce(path, port)
         return store
     port = _wait_for_port(path, timeout_s)

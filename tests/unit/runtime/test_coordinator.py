@@ -2,6 +2,7 @@
 
 import random
 from array import array
+from itertools import permutations
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tlkit.runtime.control import bits
+from tlkit.runtime.control.consistency import find_disagreement
 from tlkit.runtime.control.coordinator import Coordinator
 from tlkit.runtime.control.member import Member
 from tlkit.runtime.control.messages import Ready, Request, Resend, Work, from_ranges, to_ranges
@@ -328,3 +330,11 @@ def test_a_tally_counts(sets: list[set[int]]) -> None:
 def test_ranges_are_ids(ids: list[int]) -> None:
     """Written and read again in the same order."""
     assert from_ranges(to_ranges(ids)) == ids
+
+
+def test_a_disagreement_reads_the_same_whoever_asked_first() -> None:
+    """Messages are searched for and compared: the order of arrival must not show."""
+    of_rank = {rank: request("x", shape=(3 + rank,)) for rank in range(3)}
+    said = {find_disagreement({rank: of_rank[rank] for rank in order}) for order in permutations(of_rank)}
+    assert len(said) == 1
+    assert "shape [3], but another rank sent a tensor of shape [4]" in said.pop()
