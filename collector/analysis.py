@@ -12,8 +12,10 @@ from ..timeline.open import open_trace
 from ..timeline.trace import Trace
 from .bandwidth import split_collectives, summarise_collectives
 from .breakdown import break_down
+from .cpu_time import read_cpu_time
 from .facts import Facts
-from .findings import RULES, Finding, Rule
+from .findings import Finding, Rule, all_rules
+from .findings.base import without_explained
 from .steps import find_steps
 from .verdict import choose_verdict
 
@@ -45,7 +47,7 @@ def analyze(
     warm_up: int | None = None,
     steps: tuple[int, int] | None = None,
     ranks: Sequence[int] | None = None,
-    rules: Sequence[Rule] = RULES,
+    rules: Sequence[Rule] | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> Analysis:
     """Diagnose a run.
@@ -55,7 +57,7 @@ def analyze(
         warm_up: leading steps to leave out; None to find out.
         steps: first step and the one after the last; None for all.
         ranks: look at these ranks only.
-        rules: what to look for.
+        rules: what to look for; None for all that are known.
         progress: see `open_trace`.
 
     Raises:
@@ -73,9 +75,11 @@ def analyze(
         steps=found,
         breakdown=break_down(trace, found),
         collectives=split_collectives(trace),
+        cpu=read_cpu_time(trace, found),
     )
+    looked_for = (all_rules() if rules is None else rules) if found.count else ()
     findings = sorted(
-        (finding for rule in rules for finding in rule.find(facts)),
+        without_explained([finding for rule in looked_for for finding in rule.find(facts)]),
         key=lambda finding: -finding.predicted_gain,
     )
     in_steps = facts.in_steps(facts.collectives) if found.count else facts.collectives

@@ -1,11 +1,6 @@
 """How long a step would take if something were different.
 
-The model of a synchronous step: it lasts as long as the own work of the slowest rank, plus a tail in which even that rank waits
-for communication.  A change makes parts of the own work or of the tail shorter; the step is then put together anew, step by step,
-so that another rank may become the slowest one.
-
-Tails are divided by kind: what moves bytes (a latency for each collective, and the rest in proportion to its bytes), and what
-negotiates.  Latency and bandwidth are taken from the collectives of the run: the line through their transfer times over bytes.
+Reads changes as people write them and applies them to a replay of the run (replay.py).
 """
 
 import re
@@ -17,11 +12,10 @@ import numpy as np
 
 from ..timeline.errors import UsageError
 from ..timeline.vocabulary import Category
-from .breakdown import EXPOSED, IDLE
 from .facts import Facts
-from .findings.base import gain_of
+from .gain import gain_of
+from .replay import Replay, replay
 
-Matrix = np.ndarray
 _COMPUTE: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)))
 _MIB: Final = 1024 * 1024
 _UNITS: Final = {"": 1, "b": 1, "kb": 1024, "mb": _MIB, "gb": 1024 * _MIB}
@@ -54,28 +48,6 @@ class Prediction:
     gain_interval: tuple[float, float]
 
 
-@dataclass(slots=True)
-class _Model:
-    """A run that changes are applied to; arrays are float[rank, step] and float[step], ns."""
-
-    facts: Facts
-    work: dict[str, Matrix]
-    """Own work by part."""
-    latency: Matrix
-    """Of the tail: what collectives cost however few bytes they carry."""
-    transfer: Matrix
-    negotiation: Matrix
-    collectives_per_step: float
-    bytes_per_step: float
-
-    @property
-    def step(self) -> Matrix:
-        """Duration of each step."""
-        own = np.sum(list(self.work.values()), axis=0)
-        total: Matrix = own.max(axis=0) + self.latency + self.transfer + self.negotiation
-        return total
-
-
 def predict(facts: Facts, changes: Sequence[str]) -> Prediction:
     """What a step would take with all `changes` together.
 
@@ -90,65 +62,21 @@ def predict(facts: Facts, changes: Sequence[str]) -> Prediction:
     if not facts.breakdown.knows_compute:
         raise UsageError("--what-if needs to know what the ranks compute, and this trace shows communication only")
     parsed = [_parse(change, facts) for change in changes]
-    model = _model(facts)
-    before = model.step
+    model = replay(facts)
     for apply in parsed:
         apply(model)
-    after = model.step
-    gain, interval = gain_of(before - after, float(before.mean()))
+    step_ns = float(model.before.mean())
+    gain, interval = gain_of(model.saved_ns, step_ns)
     return Prediction(
         change=", ".join(changes),
-        step_ns=float(before.mean()),
-        predicted_ns=float(after.mean()),
+        step_ns=step_ns,
+        predicted_ns=float(model.step.mean()),
         gain=gain,
         gain_interval=interval,
     )
 
 
-def _model(facts: Facts) -> _Model:
-    breakdown = facts.breakdown
-    work = {name: values.astype(float) for name, values in breakdown.parts_ns.items() if name not in EXPOSED}
-    if breakdown.on_device:
-        # A device that is idle waits for its own host.
-        work[IDLE] = breakdown.parts_ns[IDLE].astype(float)
-    own = np.sum(list(work.values()), axis=0)
-    tail = np.maximum(breakdown.step_ns.max(axis=0) - own.max(axis=0), 0.0)
-    moving = np.sum([facts.on_critical_rank(str(part)) for part in (Category.COLLECTIVE, Category.FUSION)], axis=0)
-    asking_parts = [str(Category.NEGOTIATE), str(Category.QUEUE), *([] if breakdown.on_device else [IDLE])]
-    asking = np.sum([facts.on_critical_rank(part) for part in asking_parts], axis=0)
-    share = np.divide(moving, moving + asking, out=np.ones_like(moving), where=moving + asking > 0)
-    latency_ns, count, nbytes, spent_ns = _cost_of_collectives(facts)
-    of_latency = min(latency_ns * count / spent_ns, 1.0) if spent_ns else 0.0
-    return _Model(
-        facts=facts,
-        work=work,
-        latency=tail * share * of_latency,
-        transfer=tail * share * (1 - of_latency),
-        negotiation=tail * (1 - share),
-        collectives_per_step=count,
-        bytes_per_step=nbytes,
-    )
-
-
-def _cost_of_collectives(facts: Facts) -> tuple[float, float, float, float]:
-    """Latency of one collective (ns); collectives, bytes, and time spent moving them (ns) in a step of a rank."""
-    table = facts.in_steps(facts.collectives)
-    table = table[(table["kind"] != "barrier") & (table["nbytes"] >= 0)]
-    if table.empty:
-        return 0.0, 0.0, 0.0, 0.0
-    per_step = facts.steps.count * len(facts.ranks)
-    nbytes, time_ns = table["nbytes"].to_numpy(dtype=float), table["transfer_ns"].to_numpy(dtype=float)
-    by_size = table.groupby("nbytes")["transfer_ns"].median()
-    sizes, medians = by_size.index.to_numpy(dtype=float), by_size.to_numpy(dtype=float)
-    latency = float(medians.min())
-    if len(sizes) > 2 and sizes.max() > 4 * max(sizes.min(), 1.0):  # noqa: PLR2004  a line needs some distance
-        slope, intercept = np.polyfit(sizes, medians, 1)
-        if slope > 0:
-            latency = float(np.clip(intercept, 0.0, medians.min()))
-    return latency, len(table) / per_step, float(nbytes.sum()) / per_step, float(time_ns.sum()) / per_step
-
-
-Change = Callable[[_Model], None]
+Change = Callable[[Replay], None]
 
 
 def _parse(text: str, facts: Facts) -> Change:
@@ -190,17 +118,16 @@ def _of_parts(parts: Sequence[str], text: str, value: str, row: int | None) -> C
     """Parts of the own work become so many times as long, or as long as the median rank's."""
     factor = None if value == "median" else _factor(text, value)
 
-    def apply(model: _Model) -> None:
+    def apply(model: Replay) -> None:
+        if factor is not None:
+            model.scale_work(parts, factor, row)
+            return
         for part in parts:
             times = model.work.get(part)
-            if times is None:
-                continue
-            rows = slice(None) if row is None else slice(row, row + 1)
-            if factor is None:
+            if times is not None:
+                rows = slice(None) if row is None else slice(row, row + 1)
                 others = times if row is None or len(times) == 1 else np.delete(times, row, axis=0)
                 times[rows] = np.minimum(times[rows], np.median(others, axis=0))
-            else:
-                times[rows] *= factor
 
     return apply
 
@@ -208,44 +135,24 @@ def _of_parts(parts: Sequence[str], text: str, value: str, row: int | None) -> C
 def _straggler(text: str, value: str, _: int | None) -> Change:
     if value != "none":
         raise UsageError(f"--what-if {text}: write straggler=none")
-
-    def apply(model: _Model) -> None:
-        own = np.sum(list(model.work.values()), axis=0)
-        typical = np.median(own, axis=0) if len(own) > 2 else own.min(axis=0)  # noqa: PLR2004  of two the faster one
-        scale = np.minimum(1.0, typical / np.maximum(own, 1.0))
-        for part in model.work:
-            model.work[part] = model.work[part] * scale
-
-    return apply
+    return Replay.remove_stragglers
 
 
 def _bandwidth(text: str, value: str, _: int | None) -> Change:
     factor = _factor(text, value)
     if factor <= 0:
         raise UsageError(f"--what-if {text}: the bandwidth has to be more than 0")
-
-    def apply(model: _Model) -> None:
-        model.transfer = model.transfer / factor
-
-    return apply
+    return lambda model: model.scale_transfer(1 / factor)
 
 
 def _latency(text: str, value: str, _: int | None) -> Change:
     factor = _factor(text, value)
-
-    def apply(model: _Model) -> None:
-        model.latency = model.latency * factor
-
-    return apply
+    return lambda model: model.scale_latency(factor)
 
 
 def _negotiation(text: str, value: str, _: int | None) -> Change:
     factor = _factor(text, value)
-
-    def apply(model: _Model) -> None:
-        model.negotiation = model.negotiation * factor
-
-    return apply
+    return lambda model: model.scale_negotiation(factor)
 
 
 def _fusion(text: str, value: str, _: int | None) -> Change:
@@ -255,11 +162,11 @@ def _fusion(text: str, value: str, _: int | None) -> Change:
         raise UsageError(f"--what-if {text}: a size is needed, as 16MB")
     nbytes = float(match[1]) * unit
 
-    def apply(model: _Model) -> None:
+    def apply(model: Replay) -> None:
         # As few collectives as carry the bytes of a step; never more than there are.
-        needed = max(1.0, np.ceil(model.bytes_per_step / nbytes))
-        if model.collectives_per_step > needed:
-            model.latency = model.latency * (needed / model.collectives_per_step)
+        needed = max(1.0, np.ceil(model.cost.nbytes / nbytes))
+        if model.cost.count > needed:
+            model.scale_latency(needed / model.cost.count)
 
     return apply
 
@@ -267,20 +174,7 @@ def _fusion(text: str, value: str, _: int | None) -> Change:
 def _overlap(text: str, value: str, _: int | None) -> Change:
     if value != "perfect":
         raise UsageError(f"--what-if {text}: write overlap=perfect")
-
-    def apply(model: _Model) -> None:
-        # Gradients are there from the middle of backward on, on average: what is exposed may hide behind what is left of it.
-        backward = model.work.get(str(Category.BACKWARD))
-        if backward is None:
-            return
-        hidden_already = model.facts.breakdown.hidden_ns.mean(axis=0)
-        room = np.maximum(backward.max(axis=0) - hidden_already, 0.0)
-        exposed = model.latency + model.transfer
-        left = np.maximum(exposed - room, 0.0)
-        scale = np.divide(left, exposed, out=np.zeros_like(exposed), where=exposed > 0)
-        model.latency, model.transfer = model.latency * scale, model.transfer * scale
-
-    return apply
+    return Replay.overlap_perfectly
 
 
 def describe(prediction: Prediction) -> dict[str, Any]:

@@ -16,12 +16,17 @@ from typing import Any, Final
 
 from .nvtx_ranges import NvtxRanges, open_nvtx
 from .shard_writer import OpenSpan, ShardWriter
-from .vocabulary import LANE_TIDS, Category, LaneKind
+from .thread_time import ThreadTime
+from .vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, Category, LaneKind
 
 now_ns: Final = time.monotonic_ns
 """The clock of all recorded times: CLOCK_MONOTONIC, which all processes of a host share."""
 
 Args = dict[str, Any]
+
+
+#: Phases of a step for which it is recorded what the training thread got of the processor.
+_METERED: Final = frozenset({Category.DATA, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER})
 
 
 class _State:
@@ -34,6 +39,8 @@ class _State:
         self.on = False
         self.compute_depth = 0
         self.drains: list[Callable[[], None]] = []
+        self.thread_time = ThreadTime()
+        self.metered: OpenSpan | None = None
 
     def refresh(self) -> None:
         self.on = self.writer is not None or self.nvtx is not None
@@ -96,6 +103,7 @@ def start_timeline(writer: ShardWriter) -> None:
     stop_timeline()
     mark_training_thread()
     _state.compute_depth = 0
+    _state.metered = None
     for callback in _state.drains:
         writer.add_drain(callback)
     writer.start()
@@ -158,6 +166,9 @@ def begin(
     opened = OpenSpan(name, category, LANE_TIDS[lane], args, writer)
     if writer is not None:
         writer.open_spans[id(opened)] = opened
+        if category in _METERED and _state.metered is None:
+            _state.metered = opened
+            opened.thread_time = _state.thread_time.read()
     nvtx = _state.nvtx
     if nvtx is not None:
         opened.nvtx = nvtx
@@ -186,6 +197,19 @@ def end(opened: OpenSpan | None, args: Args | None = None) -> None:
         writer.end_promoted(opened, end_ns, args)
     else:
         writer.span(opened.name, opened.category, opened.tid, opened.start_ns, end_ns, opened.args)
+    _count_thread_time(writer, opened, end_ns)
+
+
+def _count_thread_time(writer: ShardWriter, opened: OpenSpan, end_ns: int) -> None:
+    """What the training thread got of the processor in a phase."""
+    if opened.thread_time is None:
+        return
+    _state.metered = None
+    ran, waited = _state.thread_time.read()
+    category = Category(opened.category)
+    writer.counter(CPU_COUNTERS[category], end_ns, ran - opened.thread_time[0])
+    if waited >= 0:
+        writer.counter(STARVED_COUNTERS[category], end_ns, waited - opened.thread_time[1])
 
 
 def discard(opened: OpenSpan | None) -> None:
@@ -203,6 +227,8 @@ def discard(opened: OpenSpan | None) -> None:
             if opened.tid == LANE_TIDS[LaneKind.COMPUTE] and _state.compute_depth:
                 _state.compute_depth -= 1
         opened.claim.clear()
+        if opened is _state.metered:
+            _state.metered = None
     else:
         end(opened)
 
@@ -274,6 +300,7 @@ def in_compute_span() -> bool:
 def _forget_in_child() -> None:
     """A forked child has no writer thread: what it queued would pile up and never be written."""
     _state.writer = None
+    _state.thread_time = ThreadTime()
     _state.refresh()
 
 

@@ -38,7 +38,7 @@ class OpenSpan:
     exactly one of them gets it.
     """
 
-    __slots__ = ("args", "category", "claim", "name", "nvtx", "start_ns", "tid", "writer")
+    __slots__ = ("args", "category", "claim", "name", "nvtx", "start_ns", "thread_time", "tid", "writer")
 
     def __init__(
         self, name: str, category: str, tid: int, args: dict[str, Any] | None, writer: "ShardWriter | None"
@@ -49,6 +49,7 @@ class OpenSpan:
         self.args = args
         self.writer = writer
         self.nvtx: NvtxRanges | None = None
+        self.thread_time: tuple[int, int] | None = None
         self.claim = [None]
         self.start_ns = time.monotonic_ns()
 

@@ -75,6 +75,8 @@ SYNCHRONIZE: Final = "SYNCHRONIZE"
 """The compute lane blocked until collectives finish.  Category `other`: what it waits for decides the attribution."""
 DATA_WAIT: Final = "DATA_WAIT"
 """The training loop asks the loader for a batch and gets it."""
+WORKER_START: Final = "WORKER_START"
+"""The loop makes an iterator, which starts worker processes."""
 DATA_FETCH: Final = "DATA_FETCH"
 """One batch made, in a worker or in the main process; holds DATASET and COLLATE."""
 DATASET: Final = "DATASET"
@@ -82,6 +84,16 @@ COLLATE: Final = "COLLATE"
 H2D_COPY: Final = "H2D_COPY"
 CHECKPOINT: Final = "CHECKPOINT"
 CYCLE_START: Final = "CYCLE_START"
+
+#: Counters of the training thread, by phase; each value belongs to the span that ends at its time.
+CPU_COUNTERS: Final = {category: f"{category} cpu_ns" for category in Category}
+"""How long the thread has run."""
+STARVED_COUNTERS: Final = {category: f"{category} starved_ns" for category in Category}
+"""How long it was ready to run and had no core."""
+INPUT_COUNTER: Final = "input elements"
+"""Elements of the tensors handed to the outermost module's forward; at the beginning of the span."""
+GARBAGE_COLLECTION: Final = "GARBAGE_COLLECTION"
+"""Python's collector stops the training thread."""
 
 QUEUE: Final = "QUEUE"
 MEMCPY_IN: Final = "MEMCPY_IN_FUSION_BUFFER"

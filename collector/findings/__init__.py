@@ -1,20 +1,63 @@
-"""The rules, one small class each.  A new rule is a class with `find` and a line here."""
+"""The rules, one small class each.
 
+A new rule is a class with `find` and a line here; other packages add theirs by entry point.
+"""
+
+from functools import cache
+from importlib.metadata import entry_points
+
+from ...timeline.errors import UsageError
 from .base import CLASSES, WORTH_RATIO, Finding, Rule
 from .communication import ExposedCommunication
-from .data import SlowLoader
+from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
+from .data import SlowLoader, WorkerStartUp
+from .gradients import LateGradients, OversizeGradient
 from .host import Checkpoints, HostCode, IdleDevice
 from .late_rank import LateRank
+from .run_level import SlowingDown, Stalls
 from .straggler import SlowRank
+from .transport import SlowLink, WrongBackend
+from .uneven import UnevenBatches
 
 RULES: tuple[Rule, ...] = (
     SlowLoader(),
+    WorkerStartUp(),
     SlowRank(),
+    UnevenBatches(),
     LateRank(),
+    SlowLink(),
+    WrongBackend(),
+    OversizeGradient(),
+    LateGradients(),
     ExposedCommunication(),
     HostCode(),
     IdleDevice(),
+    SlowOptimizer(),
+    StarvedOfCores(),
+    GarbageCollection(),
     Checkpoints(),
+    SlowingDown(),
+    Stalls(),
 )
 
-__all__ = ["CLASSES", "RULES", "WORTH_RATIO", "Finding", "Rule"]
+#: Entry points of this group name classes of rules, which are made without arguments.
+GROUP = "tlkit.rules"
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Our rules, and those of other installed packages.
+
+    Raises:
+        UsageError: another package's rule cannot be loaded.
+    """
+    others: list[Rule] = []
+    for entry in entry_points(group=GROUP):
+        try:
+            others.append(entry.load()())
+        except Exception as error:  # somebody else's code
+            raise UsageError(f"the rule {entry.name} ({entry.value}) cannot be loaded: {error}") from error
+    return (*RULES, *others)
+
+
+__all__ = ["CLASSES", "GROUP", "RULES", "WORTH_RATIO", "Finding", "Rule", "all_rules"]

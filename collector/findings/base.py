@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-import numpy as np
-
 from ..facts import Facts
 
 #: A finding that predicts no more than this is not worth a change.
 WORTH_RATIO: Final = 0.05
+
+#: Causes that say when time is lost, but not what takes it: a finding that does is better.
+VAGUE_CAUSES: Final = frozenset({"periodic-stalls", "outlier-steps", "slowing-down", "host-code", "slow-loader"})
+#: Of the gain of a vague finding, so much explains it.
+EXPLAINS_RATIO: Final = 0.6
 
 CLASSES: Final = ("data", "communication", "compute", "straggler", "healthy", "unknown")
 
@@ -32,29 +35,25 @@ class Finding:
     sentence: str
 
 
+def without_explained(findings: Sequence[Finding]) -> list[Finding]:
+    """`findings` but the vague ones whose gain another one of their class mostly has."""
+    precise = [finding for finding in findings if finding.cause not in VAGUE_CAUSES]
+    return [
+        finding
+        for finding in findings
+        if finding.cause not in VAGUE_CAUSES
+        or not any(
+            other.class_ == finding.class_ and other.predicted_gain > EXPLAINS_RATIO * finding.predicted_gain
+            for other in precise
+        )
+    ]
+
+
 class Rule(Protocol):
-    """Looks for one kind of cause."""
+    """Looks for one kind of cause, in a run that has steps."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """The findings, none if there is no such cause."""
-
-
-def gain_of(
-    saved_ns: np.ndarray[tuple[int], np.dtype[np.float64]], step_ns: float
-) -> tuple[float, tuple[float, float]]:
-    """Mean gain and its 95 % interval, from the time saved in each step.
-
-    The interval is the mean's (1.96 standard errors), which says how sure the mean is, not how steps vary.
-    """
-    if not len(saved_ns) or step_ns <= 0:
-        return 0.0, (0.0, 0.0)
-    mean = float(saved_ns.mean())
-    error = 1.96 * float(saved_ns.std(ddof=1)) / len(saved_ns) ** 0.5 if len(saved_ns) > 1 else mean
-
-    def ratio(value_ns: float) -> float:
-        return min(max(value_ns / step_ns, 0.0), 1.0)
-
-    return ratio(mean), (ratio(mean - error), ratio(mean + error))
 
 
 def milliseconds(value_ns: float) -> str:

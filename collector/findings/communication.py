@@ -1,4 +1,4 @@
-"""The training waits for communication that no straggler explains."""
+"""The training waits for communication that no straggler explains: too many bytes, too many small collectives, slow agreement."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,14 +9,20 @@ import pandas as pd
 from ...timeline.vocabulary import Category
 from ..breakdown import IDLE
 from ..facts import Facts, Row
-from .base import Finding, gain_of, milliseconds
+from ..gain import gain_of
+from ..replay import MOVING, Replay, replay
+from .base import Finding, milliseconds
+from .transport import fits_shared_memory, is_slow_link
 
-#: Below this share of the step exposed communication is not worth a word.
+#: Below this share of the step communication is not worth a word.
 LEAST_RATIO: Final = 0.03
 #: A collective of up to this many bytes costs its latency, whatever its size.
 SMALL_NBYTES: Final = 64 * 1024
 #: What half-precision leaves of the bytes of a float32 gradient.
 HALF: Final = 0.5
+#: Above this bus bandwidth a processor spends more time on halving gradients than the wire saves.  Measured: the transformer
+#: sample on Gloo, one host, 0.9 GB/s: 70 ms a step, 90 ms with fp16 compression.
+WORTH_COMPRESSING_GBPS: Final = 0.3
 
 
 class ExposedCommunication:
@@ -24,12 +30,13 @@ class ExposedCommunication:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """The kinds of cost that are worth a change."""
-        if not facts.steps.count:
-            return []
-        moving = self._exposed(facts, Category.COLLECTIVE, Category.FUSION)
-        asking = self._exposed(facts, Category.NEGOTIATE, Category.QUEUE)
-        if facts.breakdown.knows_compute and not facts.breakdown.on_device:
-            asking = asking + facts.on_critical_rank(IDLE)
+        without = replay(facts)
+        if facts.breakdown.knows_compute:
+            without.scale_communication(0)
+            moving = without.saved_ns
+        else:
+            moving = np.sum([facts.on_critical_rank(part) for part in MOVING], axis=0)
+        asking = _asking(facts)
         step_ns = facts.mean_step_ns
         findings = []
         if moving.mean() >= LEAST_RATIO * step_ns:
@@ -38,83 +45,104 @@ class ExposedCommunication:
             findings.append(_negotiation(facts, asking))
         return findings
 
-    @staticmethod
-    def _exposed(facts: Facts, *categories: Category) -> Row:
-        total: Row = np.sum([facts.on_critical_rank(str(category)) for category in categories], axis=0)
-        return total
+
+def _asking(facts: Facts) -> Row:
+    """Time in which the critical rank waits for agreement or for its turn."""
+    asking: Row = np.sum([facts.on_critical_rank(str(part)) for part in (Category.NEGOTIATE, Category.QUEUE)], axis=0)
+    if facts.breakdown.knows_compute and not facts.breakdown.on_device:
+        asking = asking + facts.on_critical_rank(IDLE)
+    return asking
 
 
-def _moving_bytes(facts: Facts, exposed_ns: Row) -> list[Finding]:
-    """Divide exposed transfers into those that cost latency and those that cost bandwidth."""
+def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
+    """Divide what communication costs into what goes with its number and what goes with its bytes."""
     table = facts.in_steps(facts.collectives)
     table = table[table["kind"] != "barrier"]
     if table.empty:
         return []
     per_step = facts.steps.count * max(len(facts.ranks), 1)
     small = table[(table["nbytes"] >= 0) & (table["nbytes"] <= SMALL_NBYTES)]
-    all_ns = float(table["dur_ns"].sum()) + float(table["copy_ns"].sum())
-    facts_of_run: dict[str, Any] = {
-        "exposed_ns": round(float(exposed_ns.mean())),
+    all_ns = max(float(table["dur_ns"].sum()) + float(table["copy_ns"].sum()), 1.0)
+    evidence: dict[str, Any] = {
+        "cost_ns": round(float(moving_ns.mean())),
+        "of_it_contention_ns": round(float(facts.contention_ns().max(axis=0).mean())),
         "collectives_per_step": round(len(table) / per_step, 1),
         "tensors_per_collective": round(float(table["tensors"].mean()), 1),
         "bytes_per_step": round(float(table["nbytes"].clip(lower=0).sum()) / per_step),
     }
     findings = []
     if len(small) / per_step > 2:  # noqa: PLR2004  one or two cannot be fused into fewer
-        findings += _latency(facts, exposed_ns, small, all_ns, facts_of_run)
+        findings.append(_latency(facts, moving_ns, small, all_ns, evidence))
     large = table[table["nbytes"] > SMALL_NBYTES]
     if len(large):
-        findings += _bandwidth(facts, exposed_ns, large, all_ns, facts_of_run)
+        findings += _bandwidth(facts, moving_ns, large, all_ns, evidence)
     return findings
 
 
-def _latency(
-    facts: Facts, exposed_ns: Row, small: pd.DataFrame, all_ns: float, evidence: dict[str, Any]
-) -> list[Finding]:
+def _gain(facts: Facts, moving_ns: Row, removed: float) -> tuple[float, tuple[float, float]]:
+    """Of taking a share of all communication away."""
+    if not facts.breakdown.knows_compute:
+        return gain_of(moving_ns * removed, facts.mean_step_ns)
+    changed: Replay = replay(facts)
+    changed.scale_communication(1 - removed)
+    return gain_of(changed.saved_ns, facts.mean_step_ns)
+
+
+def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, evidence: dict[str, Any]) -> Finding:
     """Many small collectives: each costs the same whether it carries a tensor or a hundred."""
-    per_step = facts.steps.count * max(len(facts.ranks), 1)
-    count = len(small) / per_step
+    count = len(small) / (facts.steps.count * max(len(facts.ranks), 1))
     latency_ns = float(small["transfer_ns"].median())
     # What is left when they travel as one.
-    share = float(small["dur_ns"].sum() + small["copy_ns"].sum()) / max(all_ns, 1.0) * (1 - 1 / count)
-    gain, interval = gain_of(exposed_ns * share, facts.mean_step_ns)
+    share = float(small["dur_ns"].sum() + small["copy_ns"].sum()) / all_ns * (1 - 1 / count)
+    gain, interval = _gain(facts, moving_ns, share)
     alone = float(small["tensors"].median()) <= 1
+    nbytes = float(small["nbytes"].clip(lower=0).sum()) / (facts.steps.count * max(len(facts.ranks), 1))
+    threshold = max(2, 1 << int(np.ceil(np.log2(max(nbytes, 1) * 2 / (1 << 20) + 1))))
     remedy = (
-        "Let them travel together: unset HOROVOD_FUSION_THRESHOLD=0 (the default fuses up to 128 MiB), or reduce them with "
-        "grouped_allreduce."
+        f"Let them travel together: HOROVOD_FUSION_THRESHOLD={threshold << 20} ({threshold} MiB) is enough for them (the "
+        "default fuses up to 128 MiB; 0 fuses nothing), or reduce them with grouped_allreduce."
         if alone
         else "Let more of them travel together: raise HOROVOD_CYCLE_TIME (to 5 ms, say), or give DistributedOptimizer groups=1."
     )
-    return [
-        Finding(
-            class_="communication",
-            cause="many-small-collectives",
-            ranks=facts.ranks if facts.breakdown.knows_compute else (),
-            predicted_gain=gain,
-            gain_interval=interval,
-            confidence=0.8 if alone else 0.6,
-            evidence={**evidence, "small_collectives_per_step": round(count, 1), "latency_ns": round(latency_ns)},
-            remedy=remedy,
-            sentence=(
-                f"{count:.0f} collectives of at most 64 KiB in every step cost {milliseconds(latency_ns)} each, whatever "
-                f"their size; {_cost(facts, exposed_ns)}."
-            ),
-        )
-    ]
+    return Finding(
+        class_="communication",
+        cause="many-small-collectives",
+        ranks=facts.ranks if facts.breakdown.knows_compute else (),
+        predicted_gain=gain,
+        gain_interval=interval,
+        confidence=0.8 if alone else 0.6,
+        evidence={**evidence, "small_collectives_per_step": round(count, 1), "latency_ns": round(latency_ns)},
+        remedy=remedy,
+        sentence=(
+            f"{count:.0f} collectives of at most 64 KiB in every step cost {milliseconds(latency_ns)} each, whatever "
+            f"their size; {_cost(facts, moving_ns)}."
+        ),
+    )
 
 
 def _bandwidth(
-    facts: Facts, exposed_ns: Row, large: pd.DataFrame, all_ns: float, evidence: dict[str, Any]
+    facts: Facts, moving_ns: Row, large: pd.DataFrame, all_ns: float, evidence: dict[str, Any]
 ) -> list[Finding]:
     """Large collectives: the time goes with the bytes."""
-    share = float(large["dur_ns"].sum() + large["copy_ns"].sum()) / max(all_ns, 1.0)
-    wide = large["dtype"].isin(["float32", "float64"]).mean()
-    gain, interval = gain_of(exposed_ns * share * HALF * float(wide), facts.mean_step_ns)
+    if facts.breakdown.knows_compute and (fits_shared_memory(facts) or is_slow_link(facts)):
+        return []  # another rule has the better answer to the same cost
+    share = float(large["dur_ns"].sum() + large["copy_ns"].sum()) / all_ns
     nbytes = float(large["nbytes"].sum())
     algbw = nbytes / max(float(large["transfer_ns"].sum()), 1.0)
+    on_processor = not large["algorithm"].astype(str).str.contains("nccl|rccl", case=False).any()
+    compress = not on_processor or algbw < WORTH_COMPRESSING_GBPS
+    wide = float(large["dtype"].isin(["float32", "float64"]).mean())
+    gain, interval = _gain(facts, moving_ns, share * HALF * (wide if compress else 1.0))
     biggest = _biggest_tensor(facts)
     who = f" The largest tensor is {biggest[0]} with {biggest[1] / 1e6:.1f} MB." if biggest else ""
     doubt = "" if facts.breakdown.knows_compute else " How much of that computation hides, this trace cannot tell."
+    remedy = (
+        "Send half the bytes: DistributedOptimizer(compression=hvd.Compression.fp16); or fewer: accumulate gradients "
+        "with backward_passes_per_step, and look for a faster transport or link."
+        if compress
+        else "Reduce gradients half as often: DistributedOptimizer(backward_passes_per_step=2), which doubles the effective "
+        "batch; at this speed fp16 compression would cost a processor more time than it saves."
+    )
     return [
         Finding(
             class_="communication",
@@ -124,22 +152,24 @@ def _bandwidth(
             gain_interval=interval,
             confidence=0.8 if facts.breakdown.knows_compute else 0.5,
             evidence={**evidence, "algbw_gbps": round(algbw, 3), "largest_tensor": biggest[0] if biggest else ""},
-            remedy=(
-                "Send half the bytes: DistributedOptimizer(compression=hvd.Compression.fp16); or fewer: accumulate gradients "
-                "with backward_passes_per_step, and look for a faster transport or link."
-            ),
+            remedy=remedy,
             sentence=(
-                f"{evidence['bytes_per_step'] / 1e6:.1f} MB a step move at {algbw:.2f} GB/s; {_cost(facts, exposed_ns)}."
-                f"{who}{doubt}"
+                f"{evidence['bytes_per_step'] / 1e6:.1f} MB a step move at {algbw:.2f} GB/s; "
+                f"{_cost(facts, moving_ns)}.{who}{doubt}"
             ),
         )
     ]
 
 
-def _cost(facts: Facts, exposed_ns: Row) -> str:
+def _cost(facts: Facts, moving_ns: Row) -> str:
     """What communication costs, as far as the trace can tell."""
-    share = f"{milliseconds(float(exposed_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step"
-    return f"the training waits {share} for it" if facts.breakdown.knows_compute else f"communication takes {share}"
+    share = f"{milliseconds(float(moving_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step"
+    if not facts.breakdown.knows_compute:
+        return f"communication takes {share}"
+    contention_ns = float(facts.contention_ns().max(axis=0).mean())
+    if contention_ns > LEAST_RATIO * facts.mean_step_ns:
+        return f"that costs {share}, {milliseconds(contention_ns)} of it by taking cores from backward"
+    return f"the training waits {share} for it"
 
 
 def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:

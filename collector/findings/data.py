@@ -7,9 +7,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, Category, LaneKind
+from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORKER_START, Category, LaneKind
 from ..facts import Facts
-from .base import Finding, gain_of, milliseconds, name_ranks
+from ..gain import gain_of
+from .base import WORTH_RATIO, Finding, milliseconds, name_ranks
 
 #: Waits shorter than this share of the step are the price of asking.
 LEAST_RATIO: Final = 0.02
@@ -23,7 +24,7 @@ class SlowLoader:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding for all ranks at fault."""
         waits_ns = facts.part(str(Category.DATA))
-        if not facts.breakdown.knows_compute or not waits_ns.size:
+        if not facts.breakdown.knows_compute:
             return []
         mean_by_rank = waits_ns.mean(axis=1)
         step_ns = facts.mean_step_ns
@@ -32,6 +33,7 @@ class SlowLoader:
         ranks = tuple(rank for rank, bad in zip(facts.ranks, guilty, strict=True) if bad)
         wait_ns = float(mean_by_rank[guilty].mean())
         made = _how_batches_are_made(facts, ranks)
+        made["how"] = _how_it_is_spent(facts, guilty) if not made["workers"] else ""
         workers = int(made["workers"])
         if 0 < _workers_needed(made, step_ns, wait_ns) <= workers:
             saved_ns = saved_ns - HAND_OVER_RATIO * step_ns
@@ -50,7 +52,7 @@ class SlowLoader:
         verb = "waits" if len(ranks) == 1 or who == "Every rank" else "wait"
         sentence = (
             f"{who} {verb} {milliseconds(wait_ns)} of each {milliseconds(step_ns)} step for the data loader"
-            + (f", which spends its time {made['slow_part']}" if made["slow_part"] else "")
+            + (f", which spends its time {made['slow_part']}{made['how']}" if made["slow_part"] else "")
             + ("." if every else ", and the other ranks wait for them.")
         )
         return [
@@ -64,6 +66,71 @@ class SlowLoader:
                 evidence=evidence,
                 remedy=_remedy(made, step_ns, wait_ns, workers),
                 sentence=sentence,
+            )
+        ]
+
+
+def _how_it_is_spent(facts: Facts, guilty: np.ndarray) -> str:
+    """Whether loading in the training thread computes or waits."""
+    data = str(Category.DATA)
+    if not facts.cpu.is_known:
+        return ""
+    running = float(facts.cpu.running_ns[data][guilty].sum()) / max(float(facts.part(data)[guilty].sum()), 1.0)
+    if running > 0.7:  # noqa: PLR2004  most of it
+        return ", computing"
+    return ", waiting (for a disk, the network, a lock)" if running < 0.3 else ""  # noqa: PLR2004
+
+
+class WorkerStartUp:
+    """Every epoch starts its workers anew."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding, for the ranks that start workers within the analysed steps."""
+        spans = facts.trace.spans
+        starts = facts.in_steps(spans[spans["name"] == WORKER_START])
+        if not facts.breakdown.knows_compute or starts.empty:
+            return []
+        waits = spans[spans["name"] == DATA_WAIT]
+        cost_ns = np.zeros(facts.breakdown.step_ns.shape)
+        for row, rank in enumerate(facts.ranks):
+            asked = waits[waits["rank"] == rank].sort_values("start_ns", kind="stable")
+            begins, durations = asked["start_ns"].to_numpy(), asked["dur_ns"].to_numpy()
+            usual = float(np.median(durations)) if len(durations) else 0.0
+            mine = starts[starts["rank"] == rank]
+            for began, took in zip(mine["start_ns"].to_numpy(), mine["dur_ns"].to_numpy(), strict=True):
+                # The first batch of workers that have just begun is waited for, too.
+                first = np.searchsorted(begins, began)
+                cold = max(float(durations[first]) - usual, 0.0) if first < len(durations) else 0.0
+                column = int(np.searchsorted(facts.steps.start_ns[row], began, side="right")) - 1
+                cost_ns[row, column] += took + cold
+        data_ns = facts.part(str(Category.DATA))
+        removed = np.minimum(cost_ns, data_ns).astype(np.int64)
+        gain, interval = gain_of(facts.saved_ns(facts.breakdown.own_work_ns - removed), facts.mean_step_ns)
+        if gain < WORTH_RATIO / 2:
+            return []
+        ranks = tuple(rank for rank, row in zip(facts.ranks, cost_ns, strict=True) if row.any())
+        each_ns = float(cost_ns.sum()) / len(starts)
+        return [
+            Finding(
+                class_="data",
+                cause="worker-start-up",
+                ranks=ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.85,
+                evidence={
+                    "starts": len(starts),
+                    "mean_start_ns": round(float(starts["dur_ns"].mean())),
+                    "mean_cost_ns": round(each_ns),
+                },
+                remedy=(
+                    "Keep the workers: DataLoader(persistent_workers=True), and one loader for all epochs; or make epochs longer "
+                    "(a sampler that goes round several times)."
+                ),
+                sentence=(
+                    f"The loader's workers start anew {len(starts) / len(ranks):.0f} times in {facts.steps.count} steps, and "
+                    f"each time the training waits {milliseconds(each_ns)} for them."
+                ),
             )
         ]
 

@@ -8,7 +8,8 @@ import numpy as np
 from ...timeline.vocabulary import Category, LaneKind
 from ..breakdown import IDLE
 from ..facts import Facts
-from .base import Finding, gain_of, milliseconds
+from ..gain import gain_of
+from .base import Finding, milliseconds
 
 #: The loss, zero_grad and the loop itself are host code, too; this much, as a share of the rest of the step, is ordinary.
 ORDINARY_RATIO: Final = 0.1
@@ -25,7 +26,7 @@ class HostCode:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if all ranks have it (one rank alone is a straggler)."""
-        if not facts.breakdown.knows_compute or facts.breakdown.on_device or not facts.steps.count:
+        if not facts.breakdown.knows_compute or facts.breakdown.on_device:
             return []
         host_ns = facts.part(str(Category.OTHER))
         common_ns = np.broadcast_to(host_ns.min(axis=0), host_ns.shape)
@@ -58,7 +59,7 @@ class IdleDevice:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if all ranks have it."""
-        if not facts.breakdown.on_device or not facts.steps.count:
+        if not facts.breakdown.on_device:
             return []
         step_ns = facts.mean_step_ns
         idle_ns = facts.on_critical_rank(IDLE)
@@ -107,7 +108,7 @@ class Checkpoints:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if they cost something."""
         writing_ns = facts.part(str(Category.CHECKPOINT))
-        if not writing_ns.size or not writing_ns.any():
+        if not writing_ns.any():
             return []
         gain, interval = gain_of(facts.saved_ns(facts.breakdown.own_work_ns - writing_ns), facts.mean_step_ns)
         ranks = tuple(rank for rank, row in zip(facts.ranks, writing_ns, strict=True) if row.any())

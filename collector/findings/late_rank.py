@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from ..facts import Facts
-from .base import Finding, gain_of, milliseconds
+from ..gain import gain_of
+from .base import Finding, milliseconds
 
 #: Lateness below this share of the step is noise.
 LEAST_RATIO: Final = 0.1
@@ -25,7 +26,7 @@ class LateRank:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if facts.breakdown.knows_compute or not facts.steps.count:
+        if facts.breakdown.knows_compute:
             return []
         late = _lateness_by_rank(facts)
         if late is not None:

@@ -8,7 +8,9 @@ import numpy as np
 from ...timeline.vocabulary import Category
 from ..breakdown import EXPOSED
 from ..facts import Facts
-from .base import Finding, gain_of, milliseconds
+from ..gain import gain_of
+from .base import Finding, milliseconds
+from .root_cause import root_cause
 
 #: A rank has to be this much slower, in steps, to be called slow.
 LEAST_RATIO: Final = 0.02
@@ -94,6 +96,10 @@ class SlowRank:
             },
             **_arrival_evidence(facts, rank),
         }
+        why = root_cause(facts, row, slow, float(excess_ns[slow].mean()))
+        evidence["root_cause"] = {"is": why.slug, **why.evidence}
+        if why.slug == "uneven-batches":
+            cause = why.slug
         others = "the other rank waits" if len(facts.ranks) == 2 else "the others wait"  # noqa: PLR2004
         when = "every step" if steady else f"{slow.mean():.0%} of the steps"
         return [
@@ -105,10 +111,10 @@ class SlowRank:
                 gain_interval=interval,
                 confidence=float(np.clip(last_ratio if steady else 0.8, 0.5, 0.99)),
                 evidence=evidence,
-                remedy=f"Rank {rank}: {_REMEDIES[part]}",
+                remedy=f"Rank {rank}: {why.remedy or _REMEDIES[part]}",
                 sentence=(
                     f"Rank {rank} works {milliseconds(float(excess_ns[slow].mean()))} longer than any other rank in "
-                    f"{when}, {where}, and {others} for it."
+                    f"{when}, {where}{why.sentence and ': ' + why.sentence}; {others} for it."
                 ),
             )
         ]

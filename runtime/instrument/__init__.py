@@ -4,12 +4,12 @@ import logging
 from typing import Any
 
 from ...timeline import recorder
-from . import data, model, optimizer
+from . import data, garbage, model, optimizer
 from .optimizer import optimizer_span
 from .steps import tracker
 
 _log = logging.getLogger("tlkit.instrument")
-_PARTS = (data, model, optimizer)
+_PARTS = (data, model, optimizer, garbage)
 _installed: list[Any] = []
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch as fetchers
 
 from ...timeline import recorder
-from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, Category, LaneKind
+from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORKER_START, Category, LaneKind
 from .patching import Patches
 from .steps import tracker
 from .worker_pipe import FetchTimes, RankEnd, WorkerEnd
@@ -108,9 +108,9 @@ def _wrap_worker_start() -> None:
         loader.worker_init_fn = WorkerStart(users_own, writer)
         opened = recorder.begin(
             Category.DATA,
-            DATA_WAIT,
+            WORKER_START,
             LaneKind.DATA,
-            {"workers": loader.num_workers, "phase": "start"},
+            {"workers": loader.num_workers},
         )
         try:
             original(self, loader)

@@ -3,12 +3,13 @@
 Only the training thread is looked at.  A module called inside another one costs a function call and a comparison.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ...timeline import recorder
-from ...timeline.vocabulary import BACKWARD, FORWARD, Category
+from ...timeline.vocabulary import BACKWARD, FORWARD, INPUT_COUNTER, Category
 from .patching import Patches
 from .steps import tracker
 
@@ -39,6 +40,8 @@ def install() -> None:
         described: dict[str, Any] = {"module": type(self).__name__}
         if not self.training:
             described["training"] = False
+        elif recorder.is_timeline_on():
+            recorder.counter(INPUT_COUNTER, _elements((*args, *kwargs.values())))
         opened = recorder.begin(Category.FORWARD, FORWARD, args=described)
         try:
             return original_call(self, *args, **kwargs)
@@ -62,6 +65,19 @@ def install() -> None:
     recorded_backward.__doc__ = original_backward.__doc__
     _patches.replace(torch.nn.Module, "__call__", recorded_call)
     _patches.replace(torch.autograd, "backward", recorded_backward)
+
+
+def _elements(values: Iterable[Any], depth: int = 2) -> int:
+    """Elements of the tensors among `values` and in the collections there."""
+    count = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            count += value.numel()
+        elif depth and isinstance(value, (list, tuple)):
+            count += _elements(value, depth - 1)
+        elif depth and isinstance(value, dict):
+            count += _elements(value.values(), depth - 1)
+    return count
 
 
 def uninstall() -> None:

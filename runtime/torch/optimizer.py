@@ -79,6 +79,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         instrument.step_boundary(self)
         return result
 
+    # torch wraps the `step` of a class to run the optimizer's hooks, unless it is marked as wrapped; it has wrapped the
+    # inner one, so that a hook runs once a step, when the gradients are reduced.
+    step.hooked = True  # type: ignore[attr-defined]
+
     def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """`closure`, with its gradients reduced before the optimizer sees them."""
 

@@ -124,6 +124,14 @@ def test_accumulation_unused_parameters_closures_and_the_amp_recipe() -> None:
         checks["closure"] = torch.allclose(start - net["a"].weight, torch.full((1, 2), 1.5).double())
         checks["class"] = type(optimizer).__name__ == "SGD" and isinstance(optimizer, torch.optim.SGD)
 
+        net, optimizer = fresh()
+        hooked = []
+        optimizer.register_step_pre_hook(lambda *_: hooked.append(net["a"].weight.grad.tolist()))
+        optimizer.register_step_post_hook(lambda *_: hooked.append("after"))
+        net["a"](x).sum().backward()
+        optimizer.step()
+        checks["hooks run once, on reduced gradients"] = hooked == [[[1.5, 1.5]], "after"]
+
         table = torch.nn.Embedding(5, 2, sparse=True).double()
         torch.nn.init.zeros_(table.weight)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters())

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,35 @@ def shard(tmp_path: Path) -> Path:
 
 
 def events(path: Path) -> list[dict[str, Any]]:
-    """The events of a finished shard, without metadata."""
+    """The events of a finished shard, without metadata and counters."""
     recorder.stop_timeline()
-    return [event for event in json.loads(path.read_text()) if event["ph"] != "M"]
+    return [event for event in json.loads(path.read_text()) if event["ph"] not in "MC"]
+
+
+def counters(path: Path) -> dict[str, list[float]]:
+    """The values of the counters of a finished shard."""
+    recorder.stop_timeline()
+    values: dict[str, list[float]] = {}
+    for event in json.loads(path.read_text()):
+        if event["ph"] == "C":
+            values.setdefault(event["name"], []).append(event["args"]["value"])
+    return values
+
+
+def test_a_phase_tells_what_it_got_of_the_processor(shard: Path) -> None:
+    """Work counts as running, sleep does not; what nests inside a phase belongs to it."""
+    with recorder.span(Category.FORWARD, "FORWARD"):
+        end = time.thread_time() + 0.03
+        while time.thread_time() < end:
+            pass
+    with recorder.span(Category.DATA, "DATA_WAIT", LaneKind.DATA), recorder.span(Category.DATA, "DATA_FETCH"):
+        time.sleep(0.05)
+    found = counters(shard)
+
+    assert [len(values) for values in found.values()] == [1] * len(found)
+    assert 30e6 <= found["forward cpu_ns"][0] < 60e6
+    assert found["data cpu_ns"][0] < 25e6
+    assert all(values[0] >= 0 for values in found.values())
 
 
 def test_a_span_is_one_complete_event(shard: Path) -> None:
@@ -159,7 +186,7 @@ def test_counters_that_json_cannot_hold_are_left_out(shard: Path) -> None:
     for value in (1.5, float("nan"), float("inf")):
         recorder.counter("load", value)
 
-    assert [event["args"] for event in events(shard)] == [{"value": 1.5}]
+    assert counters(shard) == {"load": [1.5]}
 
 
 def test_a_file_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:

