@@ -12,6 +12,7 @@ from ..timeline.open import open_trace
 from ..timeline.trace import Trace
 from .bandwidth import split_collectives, summarise_collectives
 from .breakdown import break_down
+from .contention import find_contention
 from .cpu_time import read_cpu_time
 from .facts import Facts
 from .findings import Finding, Rule, all_rules
@@ -70,12 +71,14 @@ def analyze(
     found = find_steps(trace, warm_up=warm_up, selected=steps)
     if steps is not None and not found.count:
         raise UsageError(f"--steps {steps[0]}:{steps[1]}: there are no such steps in this trace")
+    breakdown, cpu = break_down(trace, found), read_cpu_time(trace, found)
     facts = Facts(
         trace=trace,
         steps=found,
-        breakdown=break_down(trace, found),
+        breakdown=breakdown,
         collectives=split_collectives(trace),
-        cpu=read_cpu_time(trace, found),
+        cpu=cpu,
+        contention_ns=find_contention(trace, found, breakdown, cpu),
     )
     looked_for = (all_rules() if rules is None else rules) if found.count else ()
     findings = sorted(

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from ..timeline.trace import Trace
-from ..timeline.vocabulary import Category
 from .breakdown import Breakdown
 from .cpu_time import CpuTime
 from .steps import Steps
@@ -29,6 +28,8 @@ class Facts:
     collectives: pd.DataFrame
     """With wait and transfer (bandwidth.split_collectives), all steps."""
     cpu: CpuTime
+    contention_ns: Matrix
+    """How much longer backward takes because communication has its cores (contention.py): float[rank, step]."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -55,22 +56,6 @@ class Facts:
         part = self.part(name)
         picked: Row = part[self.critical_row, np.arange(part.shape[1])].astype(float)
         return picked
-
-    def contention_ns(self) -> Matrix:
-        """How much longer backward takes because the threads that communicate had its core: float[rank, step].
-
-        What backward is starved beyond the share that forward is, in which nothing is communicated; no more than the time for
-        which communication ran behind it.
-        """
-        starved = self.cpu.starved_ns
-        backward, forward = str(Category.BACKWARD), str(Category.FORWARD)
-        if not self.cpu.knows_starved or not self.steps.count:
-            return np.zeros(self.breakdown.step_ns.shape)
-        forward_ns = np.maximum(self.part(forward).sum(axis=1, keepdims=True), 1)
-        usual = starved[forward].sum(axis=1, keepdims=True) / forward_ns
-        beyond = starved[backward] - usual * self.part(backward)
-        contention: Matrix = np.clip(beyond, 0, np.minimum(self.breakdown.hidden_ns, self.part(backward)))
-        return contention
 
     def saved_ns(self, changed_work_ns: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Row:
         """How much shorter each step would be if the ranks' own work were `changed_work_ns`."""

@@ -142,7 +142,7 @@ def replay(facts: Facts) -> Replay:
         work[IDLE] = breakdown.parts_ns[IDLE].astype(float)
     own = np.sum(list(work.values()), axis=0)
     tail = np.maximum(breakdown.step_ns.max(axis=0) - own.max(axis=0), 0.0)
-    contention = facts.contention_ns()
+    contention = facts.contention_ns
     work[_BACKWARD] = work[_BACKWARD] - contention
     work[CONTENTION] = contention
     moving = np.sum([facts.on_critical_rank(part) for part in MOVING], axis=0)

@@ -65,11 +65,13 @@ def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
     all_ns = max(float(table["dur_ns"].sum()) + float(table["copy_ns"].sum()), 1.0)
     evidence: dict[str, Any] = {
         "cost_ns": round(float(moving_ns.mean())),
-        "of_it_contention_ns": round(float(facts.contention_ns().max(axis=0).mean())),
+        "of_it_contention_ns": round(float(facts.contention_ns.max(axis=0).mean())),
         "collectives_per_step": round(len(table) / per_step, 1),
         "tensors_per_collective": round(float(table["tensors"].mean()), 1),
         "bytes_per_step": round(float(table["nbytes"].clip(lower=0).sum()) / per_step),
     }
+    if not (table["nbytes"] >= 0).any():
+        return [_of_unknown_size(facts, moving_ns, table, evidence)]
     findings = []
     if len(small) / per_step > 2:  # noqa: PLR2004  one or two cannot be fused into fewer
         findings.append(_latency(facts, moving_ns, small, all_ns, evidence))
@@ -86,6 +88,28 @@ def _gain(facts: Facts, moving_ns: Row, removed: float) -> tuple[float, tuple[fl
     changed: Replay = replay(facts)
     changed.scale_communication(1 - removed)
     return gain_of(changed.saved_ns, facts.mean_step_ns)
+
+
+def _of_unknown_size(facts: Facts, moving_ns: Row, table: pd.DataFrame, evidence: dict[str, Any]) -> Finding:
+    """A profile without shapes: what it costs is known, and not what would help most."""
+    gain, interval = _gain(facts, moving_ns, HALF)
+    return Finding(
+        class_="communication",
+        cause="exposed-communication",
+        ranks=facts.ranks,
+        predicted_gain=gain,
+        gain_interval=interval,
+        confidence=0.5,
+        evidence=evidence,
+        remedy=(
+            "Profile with record_shapes=True, which tells the sizes of the collectives; then larger buckets "
+            "(DistributedDataParallel(bucket_cap_mb=…)) help if they are small, a compression hook if they are large."
+        ),
+        sentence=(
+            f"{evidence['collectives_per_step']:.0f} collectives a step of {milliseconds(float(table['dur_ns'].median()))} "
+            f"(median), of unknown size: {_cost(facts, moving_ns)}."
+        ),
+    )
 
 
 def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, evidence: dict[str, Any]) -> Finding:
@@ -166,7 +190,7 @@ def _cost(facts: Facts, moving_ns: Row) -> str:
     share = f"{milliseconds(float(moving_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step"
     if not facts.breakdown.knows_compute:
         return f"communication takes {share}"
-    contention_ns = float(facts.contention_ns().max(axis=0).mean())
+    contention_ns = float(facts.contention_ns.max(axis=0).mean())
     if contention_ns > LEAST_RATIO * facts.mean_step_ns:
         return f"that costs {share}, {milliseconds(contention_ns)} of it by taking cores from backward"
     return f"the training waits {share} for it"

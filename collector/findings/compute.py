@@ -21,6 +21,8 @@ PROCESSOR_GBPS: Final = 10.0
 DEVICE_GBPS: Final = 500.0
 #: An update of up to this share of the step is nothing to talk about.
 ORDINARY_UPDATE_RATIO: Final = 0.04
+#: The same where the trace does not say how many bytes are updated.
+UNKNOWN_UPDATE_RATIO: Final = 0.15
 #: So much is starved on a machine that does what it should, as a share of the phases.
 ORDINARY_STARVED_RATIO: Final = 0.05
 
@@ -37,7 +39,8 @@ class SlowOptimizer:
         step_ns = facts.mean_step_ns
         nbytes = _bytes_of_gradients(facts)
         speed = DEVICE_GBPS if facts.breakdown.on_device else PROCESSOR_GBPS
-        needed_ns = max(ADAM_PASSES * nbytes / speed, ORDINARY_UPDATE_RATIO * (step_ns - float(common_ns.mean())))
+        ordinary = ORDINARY_UPDATE_RATIO if nbytes else UNKNOWN_UPDATE_RATIO
+        needed_ns = max(ADAM_PASSES * nbytes / speed, ordinary * (step_ns - float(common_ns.mean())))
         changed = replay(facts)
         changed.remove_work(str(Category.OPTIMIZER), np.maximum(common_ns - needed_ns, 0.0))
         gain, interval = gain_of(changed.saved_ns, step_ns)
@@ -64,8 +67,13 @@ class SlowOptimizer:
                     "in step hooks; or update less often with backward_passes_per_step."
                 ),
                 sentence=(
-                    f"{name} takes {took} of each {milliseconds(step_ns)} step; one pass over {nbytes / 1e6:.1f} MB of "
-                    f"gradients and its states would take about {milliseconds(needed_ns)}."
+                    f"{name} takes {took} of each {milliseconds(step_ns)} step; "
+                    + (
+                        f"one pass over {nbytes / 1e6:.1f} MB of gradients and its states"
+                        if nbytes
+                        else "an ordinary update"
+                    )
+                    + f" would take about {milliseconds(needed_ns)}."
                 ),
             )
         ]
@@ -96,7 +104,7 @@ class StarvedOfCores:
         if not facts.breakdown.knows_compute or not facts.cpu.knows_starved:
             return []
         changed = replay(facts)
-        contention = facts.contention_ns()
+        contention = facts.contention_ns
         total = np.zeros(facts.breakdown.step_ns.shape)
         for category in METERED:
             part = str(category)

@@ -90,22 +90,17 @@ class WorkerStartUp:
         starts = facts.in_steps(spans[spans["name"] == WORKER_START])
         if not facts.breakdown.knows_compute or starts.empty:
             return []
-        waits = spans[spans["name"] == DATA_WAIT]
-        cost_ns = np.zeros(facts.breakdown.step_ns.shape)
+        own = facts.breakdown.own_work_ns.astype(float)
+        cost_ns = np.zeros(own.shape)
         for row, rank in enumerate(facts.ranks):
-            asked = waits[waits["rank"] == rank].sort_values("start_ns", kind="stable")
-            begins, durations = asked["start_ns"].to_numpy(), asked["dur_ns"].to_numpy()
-            usual = float(np.median(durations)) if len(durations) else 0.0
-            mine = starts[starts["rank"] == rank]
-            for began, took in zip(mine["start_ns"].to_numpy(), mine["dur_ns"].to_numpy(), strict=True):
-                # The first batch of workers that have just begun is waited for, too.
-                first = np.searchsorted(begins, began)
-                cold = max(float(durations[first]) - usual, 0.0) if first < len(durations) else 0.0
-                column = int(np.searchsorted(facts.steps.start_ns[row], began, side="right")) - 1
-                cost_ns[row, column] += took + cold
-        data_ns = facts.part(str(Category.DATA))
-        removed = np.minimum(cost_ns, data_ns).astype(np.int64)
-        gain, interval = gain_of(facts.saved_ns(facts.breakdown.own_work_ns - removed), facts.mean_step_ns)
+            began = starts.loc[starts["rank"] == rank, "start_ns"].to_numpy()
+            columns = np.unique(np.searchsorted(facts.steps.start_ns[row], began, side="right") - 1)
+            others = np.delete(own[row], columns)
+            if len(others):
+                # Old workers are ended, new ones forked, their first batch waited for, and the memory that they share copied
+                # page by page: such a step is longer in every part.
+                cost_ns[row, columns] = np.maximum(own[row, columns] - np.median(others), 0.0)
+        gain, interval = gain_of(facts.saved_ns((own - cost_ns).astype(np.int64)), facts.mean_step_ns)
         if gain < WORTH_RATIO / 2:
             return []
         ranks = tuple(rank for rank, row in zip(facts.ranks, cost_ns, strict=True) if row.any())

@@ -64,6 +64,7 @@ _RANK_IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _NCCL: Final = re.compile(r"nccl|rccl|oneccl|mscclpp", re.IGNORECASE)
 _DATA: Final = re.compile(r"^enumerate\(DataLoader\)|^DataLoader|dataloader.*__next__", re.IGNORECASE)
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#|^## optimizer ##$|^Optimizer\.zero_grad#")
+_REDUCER: Final = re.compile(r"distributed\.ddp\.reducer::|distributed::reducer::")
 _BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function|^## backward ##$")
 
 
@@ -139,7 +140,10 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     if not has_device:
         is_communication = is_host_collective
         numbers[is_operator] = NUMBER[Category.FORWARD]
-        numbers[is_operator & _on_same_thread(threads, starts, is_backward, ends)] = NUMBER[Category.BACKWARD]
+        # DDP puts reduced gradients back when backward waits for them.
+        in_backward = _on_same_thread(threads, starts, is_backward, ends) | matching(names, _REDUCER)[name]
+        numbers[is_operator & in_backward] = NUMBER[Category.BACKWARD]
+        numbers[is_operator & _on_same_thread(threads, starts, is_optimizer, ends)] = NUMBER[Category.OPTIMIZER]
     numbers[is_backward] = NUMBER[Category.BACKWARD]
     numbers[is_optimizer] = NUMBER[Category.OPTIMIZER]
     numbers[is_data] = NUMBER[Category.DATA]
