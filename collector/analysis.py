@@ -14,6 +14,7 @@ from .bandwidth import split_collectives, summarise_collectives
 from .breakdown import break_down
 from .contention import find_contention
 from .cpu_time import read_cpu_time
+from .critical_path import critical_path, summarise_path
 from .facts import Facts
 from .findings import Finding, Rule, all_rules
 from .findings.base import without_explained
@@ -35,6 +36,11 @@ class Analysis:
     """Largest gain first."""
     verdict: Finding
     notes: tuple[str, ...]
+
+    @property
+    def critical_path(self) -> pd.DataFrame:
+        """Which ranks and parts hold the steps (critical_path.summarise_path)."""
+        return summarise_path(critical_path(self.facts), self.facts.steps.count)
 
     @property
     def trace(self) -> Trace:

@@ -62,6 +62,8 @@ class Breakdown:
     """Whether the trace says what the training thread, or the device, does."""
     on_device: bool = False
     """Whether the parts are times of a device."""
+    moments: tuple[dict[str, Intervals], ...] = ()
+    """For each rank the moments of every part but the rest (`other`, or `idle` of a device)."""
 
     @property
     def step_ns(self) -> Matrix:
@@ -84,10 +86,12 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
     shape = steps.start_ns.shape
     parts_ns = {part: np.zeros(shape, dtype=np.int64) for part in PARTS}
     hidden_ns = np.zeros(shape, dtype=np.int64)
+    all_moments = []
     by_rank = dict(list(trace.spans.groupby("rank", observed=True)))
     for row, rank in enumerate(steps.ranks):
         spans = by_rank.get(rank, trace.spans.iloc[:0])
         moments, hidden = _assign_device(spans) if on_device else _assign(spans, knows_compute=knows_compute)
+        all_moments.append(moments)
         starts, ends = steps.start_ns[row], steps.end_ns[row]
         for part, intervals in moments.items():
             parts_ns[part][row] = total_within(intervals, starts, ends)
@@ -100,6 +104,7 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
         hidden_ns=hidden_ns,
         knows_compute=knows_compute,
         on_device=on_device,
+        moments=tuple(all_moments),
     )
 
 

@@ -14,7 +14,9 @@ from ..timeline.commands import Parser, parse_range, parse_ranks, run_command, w
 from ..timeline.errors import UsageError
 from ..timeline.progress import ProgressBar
 from .analysis import Analysis, analyze
+from .baseline import check_change, is_relative, read_baseline
 from .gate import check
+from .html import to_html
 from .markdown import to_markdown
 from .render import render
 from .report import make_report
@@ -57,6 +59,16 @@ def make_parser() -> argparse.ArgumentParser:
         help="leave with status 1 if it holds, for CI; may be repeated. exposed_comm>20%%, data>5%%, step_ms>120, gain>10%%",
     )
     add(
+        "--baseline",
+        metavar="FILE",
+        help="an earlier run, as a report of --json or a trace; --fail-on may then say step_ms>+5%%",
+    )
+    add(
+        "--html",
+        metavar="FILE",
+        help="write the report as one HTML file with plots, which opens without a network",
+    )
+    add(
         "--markdown",
         metavar="FILE",
         help="write the report as Markdown, for a comment on a change; - for standard output",
@@ -88,8 +100,14 @@ def _run(arguments: argparse.Namespace) -> int:
             progress=bar.update,
         )
     predictions = [predict(analysis.facts, changes.split(",")) for changes in arguments.what_if]
-    status = _judge(analysis, arguments.fail_on)
+    status = _judge(analysis, arguments.fail_on, arguments.baseline)
     report = {**make_report(analysis), "what_if": [describe(prediction) for prediction in predictions]}
+    if target not in {None, "-"}:
+        _write(analysis, "--json", Path(target), json.dumps(report, indent=2) + "\n")
+    if arguments.html is not None:
+        _write(analysis, "--html", Path(arguments.html), to_html(analysis, predictions))
+    if arguments.markdown not in {None, "-"}:
+        _write(analysis, "--markdown", Path(arguments.markdown), to_markdown(analysis, predictions))
     if target == "-":
         json.dump(report, sys.stdout, indent=2)
         print(flush=True)
@@ -97,10 +115,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.markdown == "-":
         print(to_markdown(analysis, predictions), flush=True)
         return status
-    if target is not None:
-        _write(analysis, "--json", Path(target), json.dumps(report, indent=2) + "\n")
-    if arguments.markdown is not None:
-        _write(analysis, "--markdown", Path(arguments.markdown), to_markdown(analysis, predictions))
     no_colour = arguments.no_color or "NO_COLOR" in os.environ
     console = Console(no_color=no_colour, highlight=False, width=width(), markup=False, emoji=False)
     render(analysis, console, predictions)
@@ -108,11 +122,17 @@ def _run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _judge(analysis: Analysis, conditions: Sequence[str]) -> int:
+def _judge(analysis: Analysis, conditions: Sequence[str], baseline_path: str | None) -> int:
     """1 if one of the conditions holds, which is said."""
     status = 0
+    baseline = None if baseline_path is None else read_baseline(baseline_path)
     for condition in conditions:
-        broken = check(analysis, condition)
+        if is_relative(condition):
+            if baseline is None:
+                raise UsageError(f"--fail-on {condition}: give the run to compare with as --baseline FILE")
+            broken = check_change(analysis, baseline, condition)
+        else:
+            broken = check(analysis, condition)
         if broken is not None:
             print(f"tl-analyze: --fail-on {condition}: {broken}", file=sys.stderr)
             status = 1

@@ -55,7 +55,7 @@ def compare(before: Analysis, after: Analysis) -> Comparison:
     """
     first, second = step_durations(before), step_durations(after)
     step = Change(name="step", before_ns=_median(first), after_ns=_median(second))
-    interval = _interval(first, second)
+    interval = ratio_interval(first, second)
     old, new = typical_step(before), typical_step(after)
     parts = sorted(
         (Change(name=part, before_ns=old[part], after_ns=new[part]) for part in PARTS if old[part] or new[part]),
@@ -85,7 +85,8 @@ def _causes(analysis: Analysis) -> set[str]:
     }
 
 
-def _interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+def ratio_interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """95 % interval of the ratio of medians, `second` over `first`, by resampling blocks of steps."""
     if len(first) < 2 or len(second) < 2:  # noqa: PLR2004  nothing to resample
         return 0.0, float("inf")
     random = np.random.default_rng(0)

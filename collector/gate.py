@@ -16,6 +16,9 @@ _CONDITION: Final = re.compile(r"([a-z0-9_]+)\s*(>=|>|<=|<)\s*(\d+(?:\.\d+)?)\s*
 METRICS: Final = ("exposed_comm", "hidden_comm", "step_ms", "p95_ms", "gain")
 
 
+PARTS_AND_METRICS: Final = frozenset({*METRICS, *PARTS})
+
+
 def check(analysis: Analysis, condition: str) -> str | None:
     """What a run has that it must not have; None if the condition does not hold.
 
@@ -28,7 +31,7 @@ def check(analysis: Analysis, condition: str) -> str | None:
     """
     match = _CONDITION.fullmatch(condition.strip().lower())
     known = ", ".join((*METRICS, *PARTS))
-    if match is None or match[1] not in {*METRICS, *PARTS}:
+    if match is None or match[1] not in PARTS_AND_METRICS:
         raise UsageError(
             f"--fail-on {condition}: write a metric, > or <, and a number, as exposed_comm>20%; metrics: {known}"
         )
@@ -37,7 +40,7 @@ def check(analysis: Analysis, condition: str) -> str | None:
     if in_ms == bool(percent):
         unit = "in milliseconds, without %" if in_ms else "as a share, with %"
         raise UsageError(f"--fail-on {condition}: {name} is given {unit}")
-    value = _value(analysis, name)
+    value = metric(analysis, name)
     bound = float(limit) / (1 if in_ms else 100)
     holds = {">": value > bound, ">=": value >= bound, "<": value < bound, "<=": value <= bound}[sign]
     if not holds:
@@ -45,7 +48,7 @@ def check(analysis: Analysis, condition: str) -> str | None:
     return f"{name} is {value:.1f} ms" if in_ms else f"{name} is {value:.1%}"
 
 
-def _value(analysis: Analysis, name: str) -> float:
+def metric(analysis: Analysis, name: str) -> float:
     """A metric: in ms, or as a share of the median step."""
     durations = step_durations(analysis)
     if not len(durations):

@@ -17,43 +17,21 @@ from rich.text import Text
 from ..timeline.commands import clean
 from ..timeline.vocabulary import Category
 from .analysis import Analysis
-from .breakdown import EXPOSED, IDLE, PARTS, Breakdown
+from .breakdown import EXPOSED, PARTS
 from .findings import Finding
 from .findings.base import milliseconds
+from .palette import COLOURS, label_of
 from .report import step_durations, typical_step
 from .what_if import Prediction
 
-#: The palette of categories, which stays apart for colour-blind eyes (Okabe and Ito), for 256-colour terminals.
-COLOURS: Final = {
-    str(Category.DATA): "#E69F00",
-    str(Category.H2D): "#F0E442",
-    str(Category.FORWARD): "#56B4E9",
-    str(Category.BACKWARD): "#0072B2",
-    str(Category.NEGOTIATE): "#CC79A7",
-    str(Category.QUEUE): "#B08BB0",
-    str(Category.FUSION): "#FFB37A",
-    str(Category.COLLECTIVE): "#D55E00",
-    str(Category.OPTIMIZER): "#009E73",
-    str(Category.CHECKPOINT): "#7F7F7F",
-    str(Category.OTHER): "#BBBBBB",
-    IDLE: "#888888",
-}
-_LABELS: Final = {
-    str(Category.DATA): "waiting for data",
-    str(Category.H2D): "copy to device",
-    str(Category.NEGOTIATE): "negotiate (exposed)",
-    str(Category.QUEUE): "queue (exposed)",
-    str(Category.FUSION): "fusion copies (exposed)",
-    str(Category.COLLECTIVE): "collective (exposed)",
-    str(Category.OTHER): "other (loop, loss, unrecorded)",
-    IDLE: "idle",
-}
-#: Where the parts are times of a device.
-_DEVICE_LABELS: Final = {str(Category.OTHER): "other kernels", IDLE: "device idle"}
 _CLASS_STYLE: Final = {"healthy": "green", "unknown": "yellow"}
 _BAR_WIDTH: Final = 30
 _MOST_COLLECTIVES: Final = 12
 _MOST_RANKS: Final = 16
+_MOST_ON_PATH: Final = 6
+#: Parts of the critical path worth a word, and when it need not be said how often they are on it.
+LEAST_SHARE: Final = 0.02
+ALWAYS: Final = 0.95
 
 
 def render(analysis: Analysis, console: Console, predictions: Sequence[Prediction] = ()) -> None:
@@ -64,6 +42,7 @@ def render(analysis: Analysis, console: Console, predictions: Sequence[Predictio
         _predictions(predictions),
         _anatomy(analysis),
         _ranks(analysis),
+        _path(analysis),
         _collectives(analysis),
         _findings(analysis),
         _notes(analysis),
@@ -131,7 +110,7 @@ def _anatomy(analysis: Analysis) -> RenderableType | None:
             continue
         share = parts[part] / total
         bar = Text("█" * max(round(share * _BAR_WIDTH), 1), style=COLOURS[part])
-        table.add_row(_label(part, analysis.facts.breakdown), bar, milliseconds(parts[part]), f"{share:.1%}")
+        table.add_row(label_of(part, analysis.facts.breakdown), bar, milliseconds(parts[part]), f"{share:.1%}")
     hidden = analysis.facts.breakdown.hidden_ns
     if analysis.facts.breakdown.knows_compute and hidden.any():
         table.add_row(
@@ -140,14 +119,19 @@ def _anatomy(analysis: Analysis) -> RenderableType | None:
     return Group(Text(), table)
 
 
-def _label(part: str, breakdown: Breakdown) -> str:
-    """What a part is called; communication is `exposed` where the trace shows that nothing else was done meanwhile."""
-    if breakdown.on_device and part in _DEVICE_LABELS:
-        return _DEVICE_LABELS[part]
-    label = _LABELS.get(part, part)
-    if breakdown.knows_compute:
-        return label
-    return "outside communication" if part == Category.OTHER else label.removesuffix(" (exposed)")
+def _path(analysis: Analysis) -> RenderableType | None:
+    if len(analysis.facts.ranks) < 2:  # noqa: PLR2004  the parts of the step say it all
+        return None
+    rows = analysis.critical_path
+    rows = rows[rows["share"] >= LEAST_SHARE].head(_MOST_ON_PATH)
+    if rows.empty:
+        return None
+    held = ", ".join(
+        f"rank {row['rank']} {row['part']} {row['share']:.0%}"
+        + (f" (in {row['steps_ratio']:.0%} of the steps)" if row["steps_ratio"] < ALWAYS else "")
+        for row in rows.to_dict("records")
+    )
+    return Text(f"\nCritical path: {clean(held)}")
 
 
 def _ranks(analysis: Analysis) -> RenderableType | None:

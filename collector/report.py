@@ -13,6 +13,8 @@ from .breakdown import PARTS, typical_parts
 from .findings import Finding
 
 SCHEMA: Final = "tlkit.report/1"
+#: Durations of single steps that a report holds.
+MOST_DURATIONS: Final = 1000
 
 
 def make_report(analysis: Analysis) -> dict[str, Any]:
@@ -22,6 +24,7 @@ def make_report(analysis: Analysis) -> dict[str, Any]:
         "source": _source(analysis),
         "steps": _steps(analysis),
         "breakdown": _breakdown(analysis),
+        "critical_path": _critical_path(analysis),
         "collectives": _collectives(analysis),
         "verdict": _finding(analysis.verdict, full=False),
         "findings": [_finding(finding, full=True) for finding in analysis.findings],
@@ -62,8 +65,16 @@ def _steps(analysis: Analysis) -> dict[str, Any]:
         "median_ns": int(np.median(durations)) if known else 0,
         "mean_ns": round(float(durations.mean())) if known else 0,
         "p95_ns": int(np.quantile(durations, 0.95)) if known else 0,
+        "durations_ns": _thinned(durations),
         "inferred": steps.inferred,
     }
+
+
+def _thinned(durations: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
+    """The durations in order; of a long run evenly spaced ones."""
+    chosen = np.linspace(0, len(durations) - 1, min(len(durations), MOST_DURATIONS)).round().astype(int)
+    thinned: list[int] = durations[chosen].tolist()
+    return thinned
 
 
 def typical_step(analysis: Analysis, row: int | None = None) -> dict[str, int]:
@@ -84,6 +95,20 @@ def _breakdown(analysis: Analysis) -> dict[str, Any]:
         "hidden_communication_ns": int(np.median(hidden)) if hidden.size else 0,
         "by_rank": {str(rank): typical_step(analysis, row) for row, rank in enumerate(analysis.facts.ranks)},
     }
+
+
+def _critical_path(analysis: Analysis) -> list[dict[str, Any]]:
+    rows: list[dict[Any, Any]] = analysis.critical_path.to_dict("records")
+    return [
+        {
+            "rank": int(row["rank"]),
+            "part": str(row["part"]),
+            "mean_ns": round(row["mean_ns"]),
+            "share": round(float(row["share"]), 4),
+            "steps_ratio": round(float(row["steps_ratio"]), 4),
+        }
+        for row in rows
+    ]
 
 
 def _collectives(analysis: Analysis) -> list[dict[str, Any]]:

@@ -56,6 +56,18 @@ class Rule(Protocol):
         """The findings, none if there is no such cause."""
 
 
+def shorten(name: str, most: int = 100) -> str:
+    """A name for a sentence: the middle of a long one goes.
+
+    >>> shorten("abcdefghij", 7)
+    'abc…hij'
+    """
+    if len(name) <= most:
+        return name
+    half = (most - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
+
+
 def milliseconds(value_ns: float) -> str:
     """A duration for a sentence.
 

@@ -11,7 +11,7 @@ from ..breakdown import IDLE
 from ..facts import Facts, Row
 from ..gain import gain_of
 from ..replay import MOVING, Replay, replay
-from .base import Finding, milliseconds
+from .base import Finding, milliseconds, shorten
 from .transport import fits_shared_memory, is_slow_link
 
 #: Below this share of the step communication is not worth a word.
@@ -202,7 +202,7 @@ def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:
     if tensors.empty:
         return None
     position = int(tensors["nbytes"].to_numpy().argmax())
-    return str(tensors["name"].iloc[position]), float(tensors["nbytes"].iloc[position])
+    return shorten(str(tensors["name"].iloc[position])), float(tensors["nbytes"].iloc[position])
 
 
 def _negotiation(facts: Facts, asking_ns: Row) -> Finding:

@@ -10,7 +10,7 @@ from ...timeline.vocabulary import BACKWARD, Category
 from ..facts import Facts
 from ..gain import gain_of
 from ..replay import CONTENTION, replay
-from .base import WORTH_RATIO, Finding, milliseconds
+from .base import WORTH_RATIO, Finding, milliseconds, shorten
 
 #: A tensor with this share of all bytes is what communication is about.
 OVERSIZE_SHARE: Final = 0.5
@@ -57,7 +57,7 @@ class OversizeGradient:
         made_ns = np.minimum(_time_to_make(facts, tensors, name), changed.work[str(Category.BACKWARD)].mean(axis=1))
         changed.remove_work(str(Category.BACKWARD), made_ns[:, None])
         gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
-        shown = name.removeprefix("allreduce.")
+        shown = shorten(name.removeprefix("allreduce."))
         return [
             Finding(
                 class_="communication",
@@ -67,7 +67,7 @@ class OversizeGradient:
                 gain_interval=interval,
                 confidence=0.75,
                 evidence={
-                    "tensor": name,
+                    "tensor": shorten(name),
                     "bytes": nbytes,
                     "share_of_bytes": round(share, 3),
                     "gain_from_communication_alone": round(communication, 4),
@@ -150,7 +150,7 @@ class LateGradients:
                     "late_is_after_share_of_backward": 1 - LATE_SHARE,
                     "hidden_communication_ns": round(float(facts.breakdown.hidden_ns.mean())),
                     "contention_ns": round(float(replay(facts).work[CONTENTION].mean())),
-                    "largest_tensor": str(last["name"]),
+                    "largest_tensor": shorten(str(last["name"])),
                 },
                 remedy=(
                     "Let gradients come earlier: large layers near the output rather than near the input, "
