@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from ..timeline.errors import UsageError
@@ -11,7 +12,7 @@ from ..timeline.formats import Progress
 from ..timeline.open import open_trace
 from ..timeline.trace import Trace
 from .bandwidth import split_collectives, summarise_collectives
-from .breakdown import break_down
+from .breakdown import PARTS, break_down
 from .contention import find_contention
 from .cpu_time import read_cpu_time
 from .critical_path import critical_path, summarise_path
@@ -36,6 +37,28 @@ class Analysis:
     """Largest gain first."""
     verdict: Finding
     notes: tuple[str, ...]
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row a rank and analysed step: `rank`, `step`, `start_ns`, `step_ns`, the parts (PARTS) and `hidden_ns`, in ns."""
+        found, breakdown = self.facts.steps, self.facts.breakdown
+        shape = found.start_ns.shape
+        columns = {
+            "rank": np.repeat(np.array(found.ranks, dtype=np.int64), found.count),
+            "step": np.tile(found.numbers, len(found.ranks)),
+            "start_ns": found.start_ns.ravel(),
+            "step_ns": found.duration_ns.ravel(),
+            **{part: breakdown.parts_ns[part].reshape(shape).ravel() for part in PARTS},
+            "hidden_ns": breakdown.hidden_ns.ravel(),
+        }
+        return pd.DataFrame(columns)
+
+    @property
+    def findings_table(self) -> pd.DataFrame:
+        """One row a finding, largest gain first."""
+        names = ("class_", "cause", "ranks", "predicted_gain", "gain_interval", "confidence", "sentence", "remedy")
+        rows = [[getattr(finding, name) for name in names] for finding in self.findings]
+        return pd.DataFrame(rows, columns=["class", *names[1:]])
 
     @property
     def critical_path(self) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tlkit.collector import analyze
-from tlkit.collector.compare import _interval, compare
+from tlkit.collector.compare import compare, ratio_interval
 from tlkit.collector.diff_cli import main
 
 from .test_device import kineto
@@ -65,9 +65,9 @@ def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     inside = different = 0
     for _ in range(200):
         first, second = (random.lognormal(0, 0.1, 60) * 1e8 for _ in range(2))
-        low, high = _interval(first, second)
+        low, high = ratio_interval(first, second)
         inside += low <= 1 <= high
-        low, _ = _interval(first, second * 1.1)
+        low, _ = ratio_interval(first, second * 1.1)
         different += low > 1
     assert inside >= 180
     assert different >= 190

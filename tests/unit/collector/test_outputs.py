@@ -1,0 +1,113 @@
+"""What other programs and browsers get: the schema, the HTML file, tables, conditions against a baseline."""
+
+import json
+import random
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.traces import Parts, make_trace, uniform
+from tlkit.collector import analyze, make_report
+from tlkit.collector.baseline import check_change, read_baseline
+from tlkit.collector.breakdown import PARTS
+from tlkit.collector.cli import main
+from tlkit.collector.html import script_json, to_html
+from tlkit.timeline.errors import UsageError
+
+from .test_diagnosis import HEALTHY, changed, jittered
+
+SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "docs" / "report.schema.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [jittered(uniform(4, 30, HEALTHY)), jittered(changed(2, 30, [1], forward=50)), [[], []]],
+    ids=["healthy", "straggler", "nothing"],
+)
+def test_reports_follow_their_schema(steps: list[list[Parts]]) -> None:
+    """Whatever is in them."""
+    report = json.loads(json.dumps(make_report(analyze(make_trace(steps)))))
+    jsonschema.validate(report, SCHEMA, cls=jsonschema.Draft202012Validator)
+
+
+def test_reports_of_real_traces_follow_their_schema(shared_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Horovod's, the profiler's and Nsight's, with predictions where they can be made."""
+    for path in [*(shared_traces / "horovod").iterdir(), *(shared_traces / "kineto").glob("*sampled*")]:
+        options = ["--what-if", "overlap=perfect"] if "sampled" in path.name else []
+        assert main([str(path), "--json", "-", *options]) == 0
+        report = json.loads(capsys.readouterr().out)
+        jsonschema.validate(report, SCHEMA, cls=jsonschema.Draft202012Validator)
+        assert len(report["what_if"]) == len(options) // 2
+
+
+def test_the_schema_names_every_part_of_a_step() -> None:
+    """So that a new part is not forgotten."""
+    assert SCHEMA["properties"]["breakdown"]["properties"]["median_step_ns"]["required"] == list(PARTS)
+
+
+def test_html_is_one_file_that_asks_nobody(tmp_path: Path) -> None:
+    """Plots and program are in it; it loads nothing, and names stay text."""
+    pytest.importorskip("plotly")
+    hostile = "</script><script>alert(1)</script>\u202e\x00"
+    analysis = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))
+    text = to_html(analysis)
+    document = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+    assert "Rank 1 works" in document
+    assert '<div id="path">' in document
+    assert not re.findall(r'(?:src|href)\s*=\s*["\']', document)
+    assert text.count("</script>") == text.count("<script>") == 2
+    assert "</script" not in script_json({"name": hostile})
+    assert json.loads(script_json({"name": hostile})) == {"name": hostile}
+
+
+def test_tables_for_a_notebook_hold_what_the_report_says() -> None:
+    """Parts sum to the step; the critical path leads through the slow rank; findings come with their gains."""
+    analysis = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))
+    steps = analysis.steps
+
+    assert len(steps) == 2 * analysis.facts.steps.count
+    assert (steps[list(PARTS)].sum(axis=1) == steps["step_ns"]).all()
+    assert analysis.findings_table.iloc[0]["cause"] == analysis.verdict.cause == "slow-forward"
+    first = analysis.critical_path.iloc[0]
+    assert first["rank"] == 1
+    assert analysis.critical_path["share"].sum() == pytest.approx(1)
+
+
+def run(factor: float, seed: int) -> list[list[Parts]]:
+    chance = random.Random(seed)
+    parts = HEALTHY | {"forward": 30 * factor, "backward": 60 * factor}
+    return [
+        [[(part, ms * chance.uniform(0.9, 1.1)) for part, ms in parts.items()] for _ in range(60)] for _ in range(2)
+    ]
+
+
+@pytest.mark.parametrize(("factor", "is_broken"), [(1.0, False), (1.2, True)])
+def test_a_run_is_held_against_its_baseline(factor: float, is_broken: bool, tmp_path: Path) -> None:
+    """Chance is let pass, 20 % is not."""
+    kept = tmp_path / "base.json"
+    kept.write_text(json.dumps(make_report(analyze(make_trace(run(1.0, 1))))))
+    said = check_change(analyze(make_trace(run(factor, 2))), read_baseline(str(kept)), "step_ms>+5%")
+
+    assert (said is not None) == is_broken
+    if said:
+        assert "and was" in said
+
+
+@pytest.mark.parametrize("condition", ["step_ms>5", "step_ms<+5%", "nonsense>+5%", "step_ms>+5"])
+def test_conditions_that_are_not_understood_are_one_line(condition: str, tmp_path: Path) -> None:
+    """With what is."""
+    kept = tmp_path / "base.json"
+    kept.write_text(json.dumps(make_report(analyze(make_trace(run(1.0, 1))))))
+    with pytest.raises(UsageError, match="against a baseline write"):
+        check_change(analyze(make_trace(run(1.0, 2))), read_baseline(str(kept)), condition)
+
+
+def test_a_baseline_that_is_none_is_one_line(tmp_path: Path) -> None:
+    """A file of something else, or a report that lacks what is needed."""
+    broken = tmp_path / "b.json"
+    broken.write_text('{"schema": "tlkit.report/1", "steps": {}}')
+    with pytest.raises(UsageError, match="lacks"):
+        read_baseline(str(broken))

@@ -1,0 +1,342 @@
+"""Each cause, in a trace made to show it and nothing else."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.traces import MS, Parts, make_trace, uniform
+from tlkit.collector import Analysis, Finding, analyze
+from tlkit.collector.findings import GROUP, all_rules
+from tlkit.timeline.errors import UsageError
+from tlkit.timeline.trace import COUNTER_COLUMNS, SPAN_COLUMNS, TENSOR_COLUMNS, Trace, make_table
+from tlkit.timeline.vocabulary import GARBAGE_COLLECTION, WORKER_START, Category
+
+from .test_diagnosis import HEALTHY, changed, jittered
+
+#: What the training thread of a healthy rank gets in its phases: all that it asks for.
+METERS: dict[str, Callable[[dict[str, float]], float]] = {
+    f"{part} cpu_ns": lambda parts, part=part: parts.get(part, 0)
+    for part in ("data", "forward", "backward", "optimizer")
+}
+METERS |= {f"{part} starved_ns": lambda _: 0.0 for part in ("data", "forward", "backward", "optimizer")}
+
+
+def metered(
+    steps: list[list[Parts]],
+    trace: Trace,
+    changes: Mapping[tuple[str, int], Callable[[dict[str, float]], float]] | None = None,
+    elements: Callable[[int, int], float] = lambda _rank, _step: 1000.0,
+) -> Trace:
+    """`trace` of `steps` with the counters of the training threads; `changes` by counter and rank, in ms."""
+    rows: dict[str, list[object]] = {name: [] for name in COUNTER_COLUMNS}
+
+    def add(rank: int, name: str, at: int, value: float) -> None:
+        for column, item in zip(COUNTER_COLUMNS, (rank, name, at, value), strict=True):
+            rows[column].append(item)
+
+    for row in trace.steps.itertuples():
+        rank, number = int(row.rank), int(row.step)
+        parts = {}
+        for part, ms in steps[rank][number]:
+            parts[part] = parts.get(part, 0) + ms
+        for name, meter in METERS.items():
+            value = (changes or {}).get((name, rank), meter)(parts)
+            add(rank, name, int(row.end_ns) - 1, value * MS)
+        add(rank, "input elements", int(row.end_ns) - 1, elements(rank, number))
+    return replace(trace, counters=make_table(COUNTER_COLUMNS, rows))
+
+
+def with_spans(trace: Trace, rows: list[tuple[int, str, str, str, str, int, int]]) -> Trace:
+    """`trace` with more spans: rank, lane, lane_kind, category, name, start_ns, dur_ns."""
+    columns = list(SPAN_COLUMNS)
+    more = {name: [row[number] for row in rows] for number, name in enumerate(columns[:-1])} | {
+        "args_row": [-1] * len(rows)
+    }
+    joined = pd.concat([trace.spans.astype(dict.fromkeys(columns[1:5], "object")), make_table(SPAN_COLUMNS, more)])
+    return replace(trace, spans=make_table(SPAN_COLUMNS, {name: joined[name].to_numpy() for name in columns}))
+
+
+def best(analysis: Analysis, cause: str) -> Finding:
+    found = [finding for finding in analysis.findings if finding.cause == cause]
+    assert found, [(finding.cause, finding.predicted_gain) for finding in analysis.findings]
+    return found[0]
+
+
+def test_contention_counts_as_a_cost_of_communication() -> None:
+    """Backward is starved while collectives run behind it: fewer of them save more than is exposed."""
+    parts = HEALTHY | {"wait:collective": 20}
+    steps = uniform(2, 30, parts)
+    trace = make_trace(steps, nbytes=1000, tensors_per_collective=1)
+    hidden = []
+    for row in trace.steps.itertuples():
+        # Thirty more behind the 60 ms of backward, which begin after data and forward.
+        for number in range(30):
+            at = int(row.start_ns) + round((31 + number) * MS)
+            hidden.append((int(row.rank), "communication", "communication", "collective", "ALLREDUCE", at, MS))
+    trace = with_spans(trace, hidden)
+    one = trace.collectives
+    more = pd.concat(
+        [one] + [one.assign(seq=one["seq"] + 1000 * (number + 1), dur_ns=MS) for number in range(30)], ignore_index=True
+    )
+    trace = replace(trace, collectives=more)
+    plain = best(analyze(metered(steps, trace)), "many-small-collectives")
+    starved = {("backward starved_ns", rank): lambda _: 25.0 for rank in (0, 1)}
+    costly = best(analyze(metered(steps, trace, starved)), "many-small-collectives")
+
+    step_ms = sum(parts.values())
+    assert plain.predicted_gain == pytest.approx(20 / step_ms, abs=0.03)
+    assert costly.predicted_gain == pytest.approx(45 / step_ms, abs=0.03)
+    assert "by taking cores from backward" in costly.sentence
+
+
+def test_cores_that_others_have_are_named_where_all_ranks_lack_them() -> None:
+    """A third of every phase is waiting for a core."""
+    steps = jittered(uniform(2, 30, HEALTHY))
+    starved = {
+        (f"{part} starved_ns", rank): lambda parts, part=part: parts.get(part, 0) / 3
+        for part in ("forward", "backward", "optimizer")
+        for rank in (0, 1)
+    }
+    analysis = analyze(metered(steps, make_trace(steps), starved))
+
+    assert (analysis.verdict.class_, analysis.verdict.cause) == ("compute", "starved-of-cores")
+    assert analysis.verdict.ranks == (0, 1)
+    assert 0.2 < analysis.verdict.predicted_gain < 0.4
+
+
+@pytest.mark.parametrize(
+    ("counter", "more_input", "slug", "words"),
+    [
+        ("backward starved_ns", 1, "starved-of-cores", "a core that something else has"),
+        ("", 1, "blocked", "not computing"),
+        ("backward cpu_ns", 1, "slow-processor", "input of the same size"),
+        ("backward cpu_ns", 2, "uneven-batches", "2.0 times as large"),
+    ],
+)
+def test_why_a_rank_is_slow(counter: str, more_input: float, slug: str, words: str) -> None:
+    """Where its 50 ms more of backward went: waiting for a core, blocked, or computing."""
+    steps = jittered(changed(3, 30, [1], backward=50))
+    usual = {(f"{part} cpu_ns", 1): lambda parts, part=part: parts[part] for part in ("forward", "optimizer")}
+    here = {("backward cpu_ns", 1): lambda parts: parts["backward"] - 50} | usual
+    if counter:
+        here[counter, 1] = (lambda _: 50.0) if "starved" in counter else (lambda parts: parts["backward"])
+    trace = metered(steps, make_trace(steps), here, lambda rank, _: 1000 * (more_input if rank == 1 else 1))
+    verdict = analyze(trace).verdict
+
+    assert (verdict.class_, verdict.ranks) == ("straggler", (1,))
+    assert verdict.evidence["root_cause"]["is"] == slug
+    assert verdict.cause == ("uneven-batches" if slug == "uneven-batches" else "slow-backward")
+    assert words in verdict.sentence
+
+
+def test_batches_that_differ_from_step_to_step_make_every_rank_wait() -> None:
+    """Work in proportion to an input that is drawn anew each time; nobody is the straggler."""
+    random = np.random.default_rng(1)
+    sizes = random.uniform(0.5, 1.5, (4, 40))
+    steps: list[list[Parts]] = [
+        [
+            [(part, ms * (sizes[rank, k] if part in {"forward", "backward"} else 1)) for part, ms in HEALTHY.items()]
+            for k in range(40)
+        ]
+        for rank in range(4)
+    ]
+    steps = jittered(steps)
+    trace = metered(steps, make_trace(steps), elements=lambda rank, step: 1000 * sizes[rank, step])
+    finding = best(analyze(trace), "uneven-batches")
+
+    expected = 90 * (sizes.max(axis=0) - sizes.mean(axis=0)).mean() / analyze(trace).facts.mean_step_ns * MS
+    assert finding.ranks == (0, 1, 2, 3)
+    assert finding.predicted_gain == pytest.approx(expected, abs=0.03)
+
+
+def test_an_optimizer_that_is_slower_than_memory_is_named() -> None:
+    """40 ms for 4 MB; what a pass over them takes is not promised."""
+    verdict = analyze(make_trace(jittered(changed(2, 30, [0, 1], optimizer=40)))).verdict
+
+    assert (verdict.class_, verdict.cause, verdict.ranks) == ("compute", "slow-optimizer-step", (0, 1))
+    assert 0.2 < verdict.predicted_gain < 0.3
+
+
+def test_garbage_collection_is_named_with_its_pauses() -> None:
+    """Every fourth step stops for 100 ms in the loop."""
+    steps = changed(2, 40, [0, 1], every=4, host=100)
+    trace = make_trace(steps)
+    pauses = [
+        (int(row.rank), "compute", "compute", "other", GARBAGE_COLLECTION, int(row.end_ns) - 101 * MS, 100 * MS)
+        for row in trace.steps.itertuples()
+        if row.step % 4 == 0
+    ]
+    verdict = analyze(with_spans(trace, pauses)).verdict
+
+    assert (verdict.class_, verdict.cause) == ("compute", "garbage-collection")
+    assert verdict.predicted_gain == pytest.approx(25 / (97.5 + 25), abs=0.02)
+
+
+def test_workers_that_start_anew_are_named() -> None:
+    """Every tenth step begins with 200 ms in which the loader starts its workers."""
+    steps = changed(2, 40, [0, 1], every=10, data=200)
+    trace = make_trace(steps)
+    starts = [
+        (int(row.rank), "data loading", "data loading", "data", WORKER_START, int(row.start_ns) + 1, 100 * MS)
+        for row in trace.steps.itertuples()
+        if row.step % 10 == 0
+    ]
+    verdict = analyze(with_spans(trace, starts)).verdict
+
+    assert (verdict.class_, verdict.cause) == ("data", "worker-start-up")
+    assert "persistent_workers" in verdict.remedy
+
+
+def test_steps_that_become_slower_are_a_trend_and_a_single_bump_is_none() -> None:
+    """One millisecond more each step, of 100."""
+    steps = jittered(uniform(2, 60, HEALTHY))
+    for rank in steps:
+        for number, parts in enumerate(rank):
+            rank[number] = [(part, ms + (number if part == "forward" else 0)) for part, ms in parts]
+    finding = best(analyze(make_trace(steps)), "slowing-down")
+    bumped = jittered(uniform(2, 60, HEALTHY))
+    for rank in bumped:
+        for number in range(30, 36):
+            rank[number] = [(part, ms * 1.4) for part, ms in rank[number]]
+
+    assert finding.evidence["part"] == "forward"
+    assert finding.predicted_gain == pytest.approx(20 / 127, abs=0.05)
+    assert not [f for f in analyze(make_trace(bumped)).findings if f.cause == "slowing-down"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "cause"), [(range(5, 60, 10), "periodic-stalls"), ((7, 11, 40, 52), "outlier-steps")]
+)
+def test_stalls_are_told_with_their_rhythm(numbers: list[int], cause: str) -> None:
+    """300 ms of forward in some steps of all ranks."""
+    steps = jittered(uniform(2, 60, HEALTHY))
+    for rank in steps:
+        for number in numbers:
+            rank[number] = [(part, ms + (300 if part == "forward" else 0)) for part, ms in rank[number]]
+    finding = best(analyze(make_trace(steps)), cause)
+
+    assert finding.evidence["part"] == "forward"
+    assert finding.evidence["stalls"] == len(list(numbers))
+
+
+def tensors_of(trace: Trace, described: list[tuple[str, int, float]]) -> Trace:
+    """`trace` with tensors: name, bytes, and when they are submitted (ms from the beginning of the step)."""
+    rows: dict[str, list[object]] = {name: [] for name in TENSOR_COLUMNS}
+    for row in trace.steps.itertuples():
+        for name, nbytes, at in described:
+            asked = int(row.start_ns) + round(at * MS)
+            values = (row.rank, 0, row.step, name, "allreduce", nbytes, asked, asked, asked, asked)
+            for column, value in zip(TENSOR_COLUMNS, values, strict=True):
+                rows[column].append(value)
+    return replace(trace, tensors=make_table(TENSOR_COLUMNS, rows))
+
+
+def test_one_tensor_that_outweighs_all_others_is_named_with_all_that_it_costs() -> None:
+    """40 of 40.1 MB: its transfer, its part of the update, and the 20 ms of backward before it is ready."""
+    steps = jittered(uniform(2, 30, HEALTHY | {"wait:collective": 30, "optimizer": 20}))
+    trace = make_trace(steps, nbytes=40_100_000)
+    # Backward begins about 30.5 ms into the step.
+    finding = best(
+        analyze(tensors_of(trace, [("allreduce.a", 100_000, 35), ("allreduce.huge", 40_000_000, 55)])),
+        "oversize-gradient",
+    )
+
+    assert finding.evidence["tensor"] == "allreduce.huge"
+    assert finding.predicted_gain == pytest.approx((30 + 20 + 20) / 145, abs=0.05)
+
+
+def test_gradients_that_come_last_cannot_hide() -> None:
+    """All bytes are ready at the end of backward, and 30 ms of transfers follow."""
+    steps = jittered(uniform(2, 30, HEALTHY | {"wait:collective": 30}))
+    trace = make_trace(steps, nbytes=40_000_000)
+    late = analyze(tensors_of(trace, [(f"allreduce.{k}", 4_000_000, 86 + k / 10) for k in range(10)]))
+    early = analyze(tensors_of(trace, [(f"allreduce.{k}", 4_000_000, 40 + k) for k in range(10)]))
+
+    assert best(late, "late-gradients").predicted_gain == pytest.approx(15 / 127, abs=0.03)
+    assert not [finding for finding in early.findings if finding.cause == "late-gradients"]
+
+
+def with_hosts(trace: Trace, *names: str) -> Trace:
+    return replace(trace, meta=replace(trace.meta, hosts=dict(enumerate(names))))
+
+
+def test_a_link_slower_than_a_gigabit_is_named_with_its_hosts() -> None:
+    """4 MB in 300 ms."""
+    trace = with_hosts(make_trace(jittered(uniform(2, 30, HEALTHY | {"wait:collective": 300}))), "a", "b")
+    verdict = analyze(trace).verdict
+
+    assert (verdict.class_, verdict.cause) == ("communication", "slow-link")
+    assert "a, b" in verdict.sentence
+    assert verdict.predicted_gain == pytest.approx(290 / 395, abs=0.03)
+
+
+@pytest.mark.parametrize(("hosts", "is_found"), [(("a", "a"), True), (("a", "b"), False), ((), False)])
+def test_gloo_on_one_host_is_compared_with_shared_memory(hosts: tuple[str, ...], is_found: bool) -> None:
+    """20 ms for 10 MB are 5 through shared memory; between hosts, or where they are unknown, nothing is claimed."""
+    trace = with_hosts(
+        make_trace(jittered(uniform(2, 30, HEALTHY | {"wait:collective": 20})), nbytes=10_000_000), *hosts
+    )
+    found = [finding for finding in analyze(trace).findings if finding.cause == "wrong-backend"]
+
+    assert bool(found) == is_found
+    if found:
+        assert found[0].predicted_gain == pytest.approx(15 / 115, abs=0.02)
+
+
+def test_sizes_that_a_profile_does_not_tell_are_asked_for() -> None:
+    """The cost is known, the cure is not."""
+    verdict = analyze(make_trace(jittered(uniform(2, 30, HEALTHY | {"wait:collective": 40})), nbytes=-1)).verdict
+
+    assert (verdict.class_, verdict.cause) == ("communication", "exposed-communication")
+    assert "record_shapes" in verdict.remedy
+
+
+def test_rules_of_other_packages_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point names a class; one that cannot be loaded is a clear error."""
+
+    class Entry:
+        name, value = "mine", "package:Rule"
+
+        def __init__(self, rule: object) -> None:
+            self.rule = rule
+
+        def load(self) -> object:
+            if isinstance(self.rule, Exception):
+                raise self.rule
+            return self.rule
+
+    class Always:
+        def find(self, facts: object) -> list[Finding]:
+            del facts
+            return [
+                Finding(
+                    class_="compute", cause="moon", ranks=(0,), predicted_gain=0.9, gain_interval=(0.9, 0.9),
+                    confidence=1.0, remedy="", sentence="It is the moon.",
+                )
+            ]  # fmt: skip
+
+    for entry in (Entry(Always), Entry(ImportError("no such thing"))):
+        all_rules.cache_clear()
+        monkeypatch.setattr(
+            "tlkit.collector.findings.entry_points", lambda group, entry=entry: [entry] if group == GROUP else []
+        )
+        if entry.rule is Always:
+            assert analyze(make_trace(uniform(2, 10, HEALTHY))).verdict.cause == "moon"
+        else:
+            with pytest.raises(UsageError, match=r"the rule mine .* cannot be loaded: no such thing"):
+                analyze(make_trace(uniform(2, 10, HEALTHY)))
+    monkeypatch.undo()
+    all_rules.cache_clear()
+
+
+def test_a_healthy_run_with_all_its_counters_stays_healthy() -> None:
+    """Nothing is promised to it beyond five per cent."""
+    steps = jittered(uniform(4, 40, HEALTHY))
+    analysis = analyze(with_hosts(metered(steps, make_trace(steps)), "a", "a", "a", "a"))
+
+    assert analysis.verdict.class_ == "healthy"
+    assert max((finding.predicted_gain for finding in analysis.findings), default=0) < 0.05
+    assert Category.FORWARD in analysis.trace.meta.known_categories
