@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -20,6 +21,7 @@ from .html import to_html
 from .markdown import to_markdown
 from .render import render
 from .report import make_report
+from .scaling import describe_scaling, scaling
 from .what_if import FORMS, describe, predict
 
 _DESCRIPTION = """\
@@ -64,6 +66,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="an earlier run, as a report of --json or a trace; --fail-on may then say step_ms>+5%%",
     )
     add(
+        "--single",
+        metavar="FILE",
+        help="the timeline of a run on one rank: says the scaling efficiency, and what takes the rest",
+    )
+    add(
         "--html",
         metavar="FILE",
         help="write the report as one HTML file with plots, which opens without a network",
@@ -101,7 +108,10 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     predictions = [predict(analysis.facts, changes.split(",")) for changes in arguments.what_if]
     status = _judge(analysis, arguments.fail_on, arguments.baseline)
-    report = {**make_report(analysis), "what_if": [describe(prediction) for prediction in predictions]}
+    scaled = None if arguments.single is None else scaling(analysis, analyze(arguments.single))
+    report: dict[str, Any] = {**make_report(analysis), "what_if": [describe(prediction) for prediction in predictions]}
+    if scaled is not None:
+        report["scaling"] = describe_scaling(scaled)
     if target not in {None, "-"}:
         _write(analysis, "--json", Path(target), json.dumps(report, indent=2) + "\n")
     if arguments.html is not None:
@@ -117,7 +127,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return status
     no_colour = arguments.no_color or "NO_COLOR" in os.environ
     console = Console(no_color=no_colour, highlight=False, width=width(), markup=False, emoji=False)
-    render(analysis, console, predictions)
+    render(analysis, console, predictions, scaled)
     sys.stdout.flush()
     return status
 

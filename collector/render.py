@@ -22,6 +22,7 @@ from .findings import Finding
 from .findings.base import milliseconds
 from .palette import COLOURS, label_of
 from .report import step_durations, typical_step
+from .scaling import Scaling
 from .what_if import Prediction
 
 _CLASS_STYLE: Final = {"healthy": "green", "unknown": "yellow"}
@@ -29,17 +30,21 @@ _BAR_WIDTH: Final = 30
 _MOST_COLLECTIVES: Final = 12
 _MOST_RANKS: Final = 16
 _MOST_ON_PATH: Final = 6
+_MOST_LOST: Final = 4
 #: Parts of the critical path worth a word, and when it need not be said how often they are on it.
 LEAST_SHARE: Final = 0.02
 ALWAYS: Final = 0.95
 
 
-def render(analysis: Analysis, console: Console, predictions: Sequence[Prediction] = ()) -> None:
+def render(
+    analysis: Analysis, console: Console, predictions: Sequence[Prediction] = (), scaled: Scaling | None = None
+) -> None:
     """Print the report, and what was predicted."""
     for part in (
         _headline(analysis),
         _verdict(analysis.verdict),
         _predictions(predictions),
+        _scaling(scaled),
         _anatomy(analysis),
         _ranks(analysis),
         _path(analysis),
@@ -93,6 +98,16 @@ def _predictions(predictions: Sequence[Prediction]) -> RenderableType | None:
             Text(f"[{low:.0%} to {high:.0%}]", style="dim"),
         )
     return Group(Text(), table)
+
+
+def _scaling(scaled: Scaling | None) -> RenderableType | None:
+    if scaled is None:
+        return None
+    lost = ", ".join(f"{part} {milliseconds(ns)}" for part, ns in list(scaled.lost_ns.items())[:_MOST_LOST])
+    return Text(
+        f"\nScaling: {scaled.ranks} ranks do {scaled.speed_up:.2f} times the work of one (efficiency {scaled.efficiency:.0%})"
+        + (f"; a step loses {lost}" if lost else "")
+    )
 
 
 def _anatomy(analysis: Analysis) -> RenderableType | None:

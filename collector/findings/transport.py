@@ -24,6 +24,8 @@ GOOD_LATENCY_NS: Final = 1e6
 #: Open MPI through shared memory on one host, by benchmarks/collectives.py: what one collective costs, and its bus bandwidth.
 SHARED_MEMORY_NS: Final = 5e5
 SHARED_MEMORY_GBPS: Final = 2.2
+#: For less nobody installs another transport.
+WORTH_A_CHANGE_OF_TRANSPORT: Final = 0.1
 
 
 def _large(facts: Facts) -> pd.DataFrame:
@@ -131,7 +133,7 @@ class WrongBackend:
         changed = replay(facts)
         changed.scale_communication(factor)
         gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
+        if gain < WORTH_A_CHANGE_OF_TRANSPORT:
             return []
         return [
             Finding(
