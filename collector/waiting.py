@@ -1,0 +1,34 @@
+"""Who waits for whom: every collective is waited for until the last rank has asked for it."""
+
+import numpy as np
+import pandas as pd
+
+from .facts import Facts
+
+
+def waits_for(facts: Facts) -> pd.DataFrame:
+    """How long each rank waits for each other one.
+
+    A rank that asks for a collective before the last one does waits for that one in between, hidden behind other work or not.
+
+    Returns:
+        `waiter`, `culprit` (ranks), `mean_ns` (of an analysed step), `ratio` (of the collectives in which the culprit was the
+        last); longest wait first.  Empty where collectives of several ranks do not belong together.
+    """
+    table = facts.in_steps(facts.collectives)
+    table = table[table["seq"] >= 0]
+    asked = np.where(table["submitted_ns"] >= 0, table["submitted_ns"], table["start_ns"])
+    table = table.assign(asked_ns=asked)[["process_set", "seq", "rank", "asked_ns"]]
+    key = ["process_set", "seq"]
+    last = table.sort_values("asked_ns", kind="stable").groupby(key, observed=True)[["rank", "asked_ns"]].last()
+    joined = table.join(last.rename(columns={"rank": "culprit", "asked_ns": "last_ns"}), on=key)
+    joined["wait_ns"] = joined["last_ns"] - joined["asked_ns"]
+    pairs = joined[joined["rank"] != joined["culprit"]].rename(columns={"rank": "waiter"})
+    of_waiter = joined.groupby("rank").size()
+    grouped = (
+        pairs.groupby(["waiter", "culprit"]).agg(mean_ns=("wait_ns", "sum"), count=("wait_ns", "size")).reset_index()
+    )
+    grouped["mean_ns"] = grouped["mean_ns"] / max(facts.steps.count, 1)
+    grouped["ratio"] = grouped["count"] / grouped["waiter"].map(of_waiter)
+    ordered = grouped.sort_values("mean_ns", ascending=False, kind="stable", ignore_index=True)
+    return ordered[["waiter", "culprit", "mean_ns", "ratio"]]

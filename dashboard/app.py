@@ -1,0 +1,183 @@
+"""The application: frame, navigation, and one callback that shows the page that the address names."""
+
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from flask import request
+from werkzeug.exceptions import HTTPException
+
+from ..collector.findings.base import milliseconds
+from ..collector.what_if import predict
+from ..timeline.commands import clean
+from ..timeline.errors import TlkitError
+from . import data_routes
+from .components import address, empty
+from .guard import protect
+from .pages import Page, View, communication, compare, data, devices, ranks, steps, timeline, verdict
+from .source import Source
+
+#: Pages by address, in the order of the navigation; the number is the key that opens it.
+PAGES: Final[dict[str, tuple[str, Page]]] = {
+    "verdict": ("Verdict", verdict.layout),
+    "steps": ("Steps", steps.layout),
+    "ranks": ("Ranks", ranks.layout),
+    "communication": ("Communication", communication.layout),
+    "data": ("Data", data.layout),
+    "devices": ("Devices", devices.layout),
+    "timeline": ("Timeline", timeline.layout),
+    "compare": ("Compare", compare.layout),
+}
+#: How often a live page asks whether there is something new, ms.
+REFRESH_MS: Final = 1000
+#: Longer addresses are nobody's.
+MOST_QUERY: Final = 2000
+
+
+def create_app(source: Source, *, host: str = "127.0.0.1", token: str | None = None) -> Dash:
+    """The dashboard of `source`, ready to be served.
+
+    Args:
+        host: the address that it will listen at.
+        token: what visitors need beyond loopback.
+    """
+    app = Dash(
+        "tlkit.dashboard",
+        assets_folder=str(Path(__file__).with_name("assets")),
+        title="tlkit",
+        update_title="",
+        suppress_callback_exceptions=True,
+        serve_locally=True,
+    )
+    app.layout = lambda: _frame(source)
+    data_routes.add_routes(app.server, source)
+    _add_callbacks(app, source)
+
+    @app.server.errorhandler(HTTPException)
+    def plainly(error: HTTPException) -> Any:
+        if request.path.startswith("/data/"):
+            return data_routes.describe_error(error.code or 500, str(error.description))
+        return f"{error.code}: {error.description}", error.code or 500, {"Content-Type": "text/plain; charset=utf-8"}
+
+    protect(app.server, host=host, token=token, script_hashes=app.csp_hashes())
+    return app
+
+
+def _frame(source: Source) -> Any:
+    """What all pages share."""
+    return html.Div(
+        [
+            dcc.Location(id="address", refresh="callback-nav"),
+            dcc.Store(id="theme", storage_type="local"),
+            dcc.Store(id="version", data=source.version),
+            dcc.Interval(id="tick", interval=REFRESH_MS, disabled=not source.is_live),
+            html.Header(
+                [
+                    html.Strong("tlkit"),
+                    html.Nav(
+                        [
+                            dcc.Link(label, href=address(name), id=f"to-{name}", title=f"key {number}")
+                            for number, (name, (label, _)) in enumerate(PAGES.items(), start=1)
+                        ]
+                    ),
+                    html.Span(id="status", className="soft"),
+                    html.Button("dark", id="theme-switch", title="dark or light (D)", type="button"),
+                ]
+            ),
+            dcc.Loading(html.Main(id="page"), delay_show=400, type="dot"),
+        ],
+        id="frame",
+    )
+
+
+def _add_callbacks(app: Dash, source: Source) -> None:
+    @app.callback(
+        Output("page", "children"),
+        Input("address", "pathname"),
+        Input("address", "search"),
+        Input("theme", "data"),
+        Input("version", "data"),
+        State("page", "children"),
+    )
+    def show(path: str | None, search: str | None, theme: str | None, _version: int, shown: Any) -> Any:
+        name = (path or "/").strip("/") or "verdict"
+        if name == "timeline" and shown and _is_timeline(shown):
+            return no_update  # the script follows the address and the version by itself
+        return page(source, name, search or "", theme or "light")
+
+    @app.callback(Output("version", "data"), Output("status", "children"), Input("tick", "n_intervals"))
+    def tick(_: int) -> tuple[int, str]:
+        return source.version, clean(source.status)
+
+    @app.callback(
+        Output("what-if-answer", "children"),
+        [Input(name, "value") for name, _, _ in verdict.SLIDERS],
+        Input("what-if-switches", "value"),
+    )
+    def what_if(*values: Any) -> str:
+        *amounts, switches = values
+        changes = [
+            make(max(int(amount), 0))
+            for (_, _, make), amount in zip(verdict.SLIDERS, amounts, strict=True)
+            if amount is not None and int(amount) < verdict.AS_IT_IS
+        ]
+        return predicted(source, [*changes, *map(str, switches or [])])
+
+    @app.callback(
+        Output("address", "search", allow_duplicate=True), Input("steps-rank", "value"), prevent_initial_call=True
+    )
+    def choose_rank(rank: str | None) -> str:
+        return f"?rank={int(rank)}" if rank and rank.isdigit() else ""
+
+    @app.callback(
+        Output("address", "search", allow_duplicate=True), Input("ranks-what", "value"), prevent_initial_call=True
+    )
+    def choose_what(what: str | None) -> str:
+        return address("", what=what).removeprefix("/") if what else ""
+
+    @app.callback(
+        Output("address", "href", allow_duplicate=True),
+        Input("steps-over-time", "clickData"),
+        prevent_initial_call=True,
+    )
+    def open_step(clicked: Any) -> Any:
+        points = (clicked or {}).get("points") or []
+        return address("timeline", step=int(points[0]["x"])) if points else no_update
+
+    app.clientside_callback(
+        "function(clicks, theme) { return window.tlkit.switchTheme(clicks, theme); }",
+        Output("theme", "data"),
+        Input("theme-switch", "n_clicks"),
+        State("theme", "data"),
+    )
+
+
+def _is_timeline(shown: Any) -> bool:
+    return isinstance(shown, dict) and "wide" in str(shown.get("props", {}).get("className", ""))
+
+
+def page(source: Source, name: str, search: str, theme: str) -> Any:
+    """A page's content, whatever goes wrong with it."""
+    if name not in PAGES:
+        return empty("There is no such page", f"Choose one of {', '.join(PAGES)}.")
+    if source.analysis is None:
+        return empty("Nothing to show yet", clean(source.status) or "Nothing has been recorded yet.")
+    query = dict(parse_qsl(search.removeprefix("?")[:MOST_QUERY], max_num_fields=20))
+    view = View(source.analysis, source, "dark" if theme == "dark" else "light", query)
+    try:
+        return PAGES[name][1](view)
+    except TlkitError as error:
+        return empty(PAGES[name][0], clean(str(error)))
+
+
+def predicted(source: Source, changes: list[str]) -> str:
+    """The answer to the sliders, in words."""
+    if source.analysis is None or not changes:
+        return "Move a slider to see what a step would take."
+    try:
+        found = predict(source.analysis.facts, changes)
+    except TlkitError as error:
+        return clean(str(error))
+    now, then = milliseconds(found.step_ns), milliseconds(found.predicted_ns)
+    return f"A step would take {then} instead of {now}: {found.gain:.0%} less."

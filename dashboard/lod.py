@@ -1,0 +1,131 @@
+"""Level of detail: what a screen can show of a stretch of time, and no more.
+
+A row that has fewer spans than the screen has columns is sent as it is.  Of a fuller one each column says which category covers
+most of it, and how much of it is covered at all; neighbours that say the same are joined.  Spans wider than a column are always
+sent themselves.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from .rows import CATEGORIES, Rows
+
+#: Shades between empty and full that a column may have.
+SHADES: Final = 8
+#: Rectangles of a view, whatever is asked for.
+MOST_RECTANGLES: Final = 60_000
+#: Columns of the widest screen.
+MOST_COLUMNS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Rectangles to draw, one in each position of the arrays."""
+
+    row: np.ndarray
+    """int32, from the first row asked for."""
+    left: np.ndarray
+    """float32, in columns."""
+    right: np.ndarray
+    category: np.ndarray
+    """int32, of rows.CATEGORIES."""
+    shade: np.ndarray
+    """int32, 1 to SHADES."""
+    span: np.ndarray
+    """int32: number of the span; -1 for a column that sums several."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def to_bytes(self) -> bytes:
+        """Little endian: the number of rectangles (uint32), then the columns, four bytes a value."""
+        parts: list[Any] = [np.uint32(len(self)).tobytes()]
+        for values, kind in (
+            (self.row, "<i4"),
+            (self.left, "<f4"),
+            (self.right, "<f4"),
+            (self.category, "<i4"),
+            (self.shade, "<i4"),
+            (self.span, "<i4"),
+        ):
+            parts.append(values.astype(kind).tobytes())
+        return b"".join(parts)
+
+
+def view(rows: Rows, low_ns: int, high_ns: int, first_row: int, count: int, columns: int) -> View:
+    """What `columns` columns show of rows [first_row, first_row + count) between two times.
+
+    Raises:
+        ValueError: there is no such stretch or screen.
+    """
+    if high_ns <= low_ns or not 1 <= columns <= MOST_COLUMNS:
+        raise ValueError("a stretch of time and between 1 and 4096 columns are needed")
+    parts = []
+    left = MOST_RECTANGLES
+    for row in range(max(first_row, 0), min(first_row + count, len(rows))):
+        part = _row(rows, row, low_ns, high_ns, columns)
+        left -= len(part[0])
+        if left < 0:
+            break
+        parts.append((np.full(len(part[0]), row - first_row, np.int32), *part))
+    if not parts:
+        empty = np.empty(0, np.int32)
+        return View(empty, empty.astype(np.float32), empty.astype(np.float32), empty, empty, empty)
+    return View(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _row(
+    rows: Rows, row: int, low_ns: int, high_ns: int, columns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    begin, end = int(rows.first[row]), int(rows.first[row + 1])
+    first = begin + int(np.searchsorted(rows.end_ns[begin:end], low_ns, side="right"))
+    last = begin + int(np.searchsorted(rows.start_ns[begin:end], high_ns, side="left"))
+    first = min(first, last)
+    scale = columns / (high_ns - low_ns)
+    left = np.clip((rows.start_ns[first:last] - low_ns) * scale, 0, columns)
+    right = np.clip((rows.end_ns[first:last] - low_ns) * scale, 0, columns)
+    category = rows.category[first:last].astype(np.int32)
+    number = rows.span[first:last].astype(np.int32)
+    if last - first <= columns:
+        shade = np.full(last - first, SHADES, np.int32)
+        return left.astype(np.float32), right.astype(np.float32), category, shade, number
+    wide = right - left >= 1
+    column_left, column_right, column_category, column_shade = _columns(
+        left[~wide], right[~wide], category[~wide], columns
+    )
+    return (
+        np.concatenate((column_left, left[wide])).astype(np.float32),
+        np.concatenate((column_right, right[wide])).astype(np.float32),
+        np.concatenate((column_category, category[wide])),
+        np.concatenate((column_shade, np.full(int(wide.sum()), SHADES, np.int32))),
+        np.concatenate((np.full(len(column_left), -1, np.int32), number[wide])),
+    )
+
+
+def _columns(
+    left: np.ndarray, right: np.ndarray, category: np.ndarray, columns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Spans narrower than a column, by column: (left, right, category, shade) of joined neighbours."""
+    number = len(CATEGORIES)
+    column = np.minimum(left.astype(np.int64), columns - 1)
+    # A span may reach into the next column: each gets its part.
+    beyond = np.clip(right - (column + 1), 0, None)
+    covered = np.bincount(column * number + category, weights=right - left - beyond, minlength=columns * number)
+    over = beyond > 0
+    if over.any():
+        after = np.minimum(column[over] + 1, columns - 1) * number + category[over]
+        covered += np.bincount(after, weights=beyond[over], minlength=columns * number)
+    # What lasts no time at all is seen nevertheless.
+    seen = np.bincount(column * number + category, minlength=columns * number) > 0
+    covered = np.maximum(covered, seen * 1e-9).reshape(columns, number)
+    best = covered.argmax(axis=1)
+    full = covered.sum(axis=1)
+    shade = np.where(full > 0, np.clip(np.ceil(full * SHADES), 1, SHADES), 0).astype(np.int32)
+    value = np.where(shade > 0, best * (SHADES + 1) + shade, -1)
+    starts = np.flatnonzero(np.concatenate(([True], value[1:] != value[:-1])))
+    ends = np.append(starts[1:], columns)
+    filled = shade[starts] > 0
+    starts, ends = starts[filled], ends[filled]
+    return starts.astype(float), ends.astype(float), best[starts].astype(np.int32), shade[starts]

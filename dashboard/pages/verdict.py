@@ -1,0 +1,108 @@
+"""The first screen: the sentence, what it is worth, where the step time goes, and what would help."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from dash import dcc, html
+
+from ...collector import figures
+from ...collector.findings.base import milliseconds
+from ...collector.report import step_durations
+from ...timeline.commands import clean
+from ..components import card, finding_card, link, plot
+from . import View
+
+#: Findings that promise less are noise to a reader.
+LEAST_GAIN: Final = 0.01
+
+#: A slider that stands here changes nothing.
+AS_IT_IS: Final = 100
+
+
+def _percent(name: str) -> Callable[[int], str]:
+    return lambda share: f"{name}={share}%"
+
+
+#: What can be changed on the page: id, label, and the change for a slider's value below AS_IT_IS.
+SLIDERS: Final[tuple[tuple[str, str, Callable[[int], str]], ...]] = (
+    ("what-if-data", "waiting for data", _percent("data")),
+    ("what-if-compute", "computation", _percent("compute")),
+    ("what-if-bandwidth", "time of moving bytes", lambda share: f"bandwidth={AS_IT_IS / max(share, 1):.3f}x"),
+    ("what-if-latency", "cost of each collective", _percent("latency")),
+)
+
+
+def layout(view: View) -> Any:
+    """The page."""
+    analysis = view.analysis
+    verdict = analysis.verdict
+    shown = [finding for finding in analysis.findings if finding.predicted_gain >= LEAST_GAIN]
+    style = "verdict healthy" if verdict.class_ == "healthy" else "verdict"
+    title = verdict.class_ if verdict.class_ == "healthy" else f"{verdict.class_}: {verdict.cause}"
+    guilty = verdict.ranks[0] if len(verdict.ranks) == 1 else None
+    where = {"data": "data", "communication": "communication"}.get(verdict.class_, "ranks")
+    return [
+        html.Section(
+            [
+                html.P(clean(title), className="soft"),
+                html.P(clean(verdict.sentence), className="sentence", id="verdict-sentence"),
+                html.P(["→ ", clean(verdict.remedy)], className="remedy") if verdict.remedy else None,
+                html.P(f"Expected: {verdict.predicted_gain:.0%} less time a step.", className="gain")
+                if verdict.predicted_gain
+                else None,
+                html.P(
+                    [
+                        link("Look closer", where, rank=guilty),
+                        " · ",
+                        link("See it on the timeline", "timeline", rank=guilty),
+                    ]
+                ),
+            ],
+            className=style,
+        ),
+        plot(figures.anatomy(analysis, view.theme), "anatomy", _heading(view)) if analysis.facts.steps.count else None,
+        html.Section(
+            [
+                html.H2("Findings, by expected gain"),
+                html.Ol([finding_card(finding, number) for number, finding in enumerate(shown)], className="findings")
+                if shown
+                else html.P("Nothing that is worth a change."),
+            ],
+            className="card",
+        ),
+        _what_if() if analysis.facts.steps.count and analysis.facts.breakdown.knows_compute else None,
+        card("Notes", html.Ul([html.Li(clean(note)) for note in analysis.notes])) if analysis.notes else None,
+    ]
+
+
+def _heading(view: View) -> str:
+    durations = step_durations(view.analysis)
+    median, p95 = float(np.median(durations)), float(np.quantile(durations, 0.95))
+    return (
+        f"The mean step of every rank ({len(durations)} steps, median {milliseconds(median)}, p95 {milliseconds(p95)})"
+    )
+
+
+def _what_if() -> Any:
+    marks = {0: "none", AS_IT_IS // 2: "half", AS_IT_IS: "as it is"}
+    sliders = [
+        html.Div(
+            [html.Label(label, htmlFor=name), dcc.Slider(0, AS_IT_IS, 5, value=AS_IT_IS, marks=marks, id=name)],
+            className="slider",
+        )
+        for name, label, _ in SLIDERS
+    ]
+    switches = dcc.Checklist(
+        options=[
+            {"label": " no stragglers", "value": "straggler=none"},
+            {"label": " perfect overlap", "value": "overlap=perfect"},
+            {"label": " no negotiation", "value": "negotiation=0"},
+        ],
+        value=[],
+        id="what-if-switches",
+        className="switches",
+    )
+    return card(
+        "What if", html.Div(sliders, className="sliders"), switches, html.P(id="what-if-answer", className="gain")
+    )

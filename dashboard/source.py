@@ -1,0 +1,70 @@
+"""What a dashboard shows: an analysis that stays as it is, or one that is made anew while a job runs."""
+
+import threading
+from collections.abc import Callable
+
+from ..collector.analysis import Analysis
+from .rows import Rows, make_rows
+
+
+class Source:
+    """The analysis of a run, and what pages derive from it.  Safe to use from several threads."""
+
+    def __init__(
+        self, analysis: Analysis | None, *, compared: Analysis | None = None, is_live: bool = False, waiting: str = ""
+    ) -> None:
+        """Begin with an analysis, or with none yet.
+
+        Args:
+            compared: another run, for the page that compares.
+            is_live: whether `replace` will be called.
+            waiting: what is waited for while there is no analysis.
+        """
+        self._lock = threading.Lock()
+        self._analysis = analysis
+        self._rows: Rows | None = None
+        self._version = 0
+        self.compared = compared
+        self.is_live = is_live
+        self.status = waiting
+        """Words for the header of a live page."""
+
+    @property
+    def version(self) -> int:
+        """Changes whenever the analysis does."""
+        return self._version
+
+    @property
+    def analysis(self) -> Analysis | None:
+        """The newest one; None while there is nothing to show."""
+        return self._analysis
+
+    def replace(self, analysis: Analysis) -> None:
+        """Show another analysis from now on."""
+        with self._lock:
+            self._analysis = analysis
+            self._rows = None
+            self._version += 1
+
+    def rows(self) -> Rows:
+        """The rows of the timeline; made when first asked for.
+
+        Raises:
+            LookupError: there is nothing to show yet.
+        """
+        with self._lock:
+            if self._analysis is None:
+                raise LookupError("nothing has been recorded yet")
+            if self._rows is None:
+                self._rows = make_rows(self._analysis.trace)
+            return self._rows
+
+    def prepare(self) -> None:
+        """Make the rows in the background, so that the timeline page finds them."""
+        if self._analysis is not None:
+            in_background(self.rows)
+
+
+def in_background(work: Callable[[], object]) -> None:
+    """Run `work` on a thread that does not keep the process alive."""
+    threading.Thread(target=work, daemon=True).start()

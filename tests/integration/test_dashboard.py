@@ -1,0 +1,286 @@
+"""The dashboard, in a real browser."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from .ranks import REPOSITORY
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PAGES = ("verdict", "steps", "ranks", "communication", "data", "devices", "timeline", "compare")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that must not complain."""
+    page = browser.new_page(viewport={"width": 1300, "height": 850})
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    page.close()
+    assert complaints == []
+
+
+STEPS = 30
+
+
+@pytest.fixture(scope="module")
+def timelines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs of two ranks: in `t.json` rank 1 sleeps 50 ms in each forward pass, in `before.json` none does."""
+    folder = tmp_path_factory.mktemp("timelines")
+    script = REPOSITORY / "benchmarks" / "diagnosis" / "train.py"
+    for name, fault in (("t.json", "slow-forward:rank=1,ms=50"), ("before.json", "none")):
+        ended = subprocess.run(
+            [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", sys.executable, str(script), "--workers", "2",
+             "--steps", str(STEPS), "--fault", fault],
+            env={**os.environ, "HOROVOD_TIMELINE": str(folder / name), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True, text=True, cwd=REPOSITORY, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def serve(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+    """A running tl-dash, and its address."""
+    command = [sys.executable, "-m", "tlkit.dashboard.cli", *arguments, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"http://\S+", line)
+    if found is None:
+        process.kill()
+        raise AssertionError(f"{line}{process.communicate()[1]}")
+    return process, found[0]
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def address(timelines: Path) -> Iterator[str]:
+    """A dashboard of a run with a slow rank, and one to compare with."""
+    process, url = serve(str(timelines / "t.json"), "--compare", str(timelines / "before.json"))
+    yield url.rstrip("/")
+    stop(process)
+
+
+def wait_for(page: Page, words: str, timeout_s: float = 15) -> None:
+    page.get_by_text(words).first.wait_for(timeout=timeout_s * 1000)
+
+
+def test_every_page_shows_what_it_is_for(page: Page, address: str) -> None:
+    """In light and dark, without a complaint in the console."""
+    expected = {
+        "verdict": "longer than any other rank in every step, in forward",
+        "steps": "Longest steps",
+        "ranks": "Who waits for whom",
+        "communication": "How communication does",
+        "data": "How long the training waits",
+        "devices": "forward cpu, ms",
+        "timeline": "open in Perfetto",
+        "compare": "Its parts, largest change first",
+    }
+    for name in PAGES:
+        page.goto(f"{address}/{name}")
+        wait_for(page, expected[name])
+    page.goto(address)
+    wait_for(page, expected["verdict"])
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#theme-switch").click()
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.keyboard.press("3")
+    wait_for(page, expected["ranks"])
+    assert page.url.endswith("/ranks")
+
+
+def test_the_straggler_is_two_clicks_away(page: Page, address: str) -> None:
+    """From the first screen to the rank that the others wait for, and to its spans."""
+    page.goto(address)
+    page.get_by_text("Look closer").click()
+    marked = page.locator("tr.marked")
+    marked.wait_for()
+    assert "rank 1" in marked.inner_text()
+    page.goto(address)
+    page.get_by_text("See it on the timeline").click()
+    page.wait_for_selector("#timeline canvas")
+    assert "rank=1" in page.url
+
+
+def test_sliders_answer(page: Page, address: str) -> None:
+    """Without stragglers half of the step goes, more or less."""
+    page.goto(address)
+    wait_for(page, "Move a slider")
+    page.get_by_text("no stragglers").click()
+    page.get_by_text(re.compile(r"[3-7]\d% less\.$")).last.wait_for()
+    assert "A step would take" in page.locator("#what-if-answer").inner_text()
+
+
+def painted(page: Page) -> str:
+    """What stretch the timeline has drawn, once it is drawn."""
+    handle = page.wait_for_selector("#timeline[data-painted]", timeout=15000)
+    assert handle is not None
+    return handle.get_attribute("data-painted") or ""
+
+
+def wait_until_painted(page: Page, other_than: str) -> str:
+    deadline = time.monotonic() + 10
+    while (now := painted(page)) == other_than and time.monotonic() < deadline:
+        page.wait_for_timeout(20)
+    assert now != other_than
+    return now
+
+
+def test_the_timeline_zooms_searches_and_tells(page: Page, address: str) -> None:
+    """By wheel, key and search; a click names the span; the address restores the view."""
+    page.goto(f"{address}/timeline")
+    whole = painted(page)
+    box = page.locator("#timeline").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 600, box["y"] + 100)
+    page.mouse.wheel(0, -800)
+    closer = wait_until_painted(page, whole)
+    page.locator("#timeline").focus()
+    page.keyboard.press("0")
+    assert wait_until_painted(page, closer) == whole
+    page.locator("#timeline-query").fill("forward")
+    page.keyboard.press("Enter")
+    wait_for(page, f"{2 * STEPS} matches")
+    details = page.locator("#timeline-details")
+    assert "FORWARD" in details.inner_text()
+    here = wait_until_painted(page, whole)
+    page.locator("#timeline-next").click()
+    there = wait_until_painted(page, here)
+    low, high = map(int, there.split(":"))
+    assert high - low < 2_000_000_000
+    page.wait_for_timeout(600)
+    page.goto(page.url)
+    assert painted(page) == there
+    page.goto(f"{address}/timeline?step=7")
+    low, high = map(int, painted(page).split(":"))
+    assert 30_000_000 < high - low < 1_000_000_000
+
+
+def test_a_view_is_downloaded_as_a_trace(page: Page, address: str) -> None:
+    """What is on the screen, and nothing else."""
+    page.goto(f"{address}/timeline?step=7")
+    painted(page)
+    with page.expect_download() as waiting:
+        page.locator("#timeline-download").click()
+    events = json.loads(Path(waiting.value.path()).read_text())
+    spans = [
+        event for event in (events["traceEvents"] if isinstance(events, dict) else events) if event.get("ph") == "X"
+    ]
+    assert 2 <= len([event for event in spans if event["name"] == "FORWARD"]) <= 6
+
+
+def test_hostile_names_stay_text(page: Page, timelines: Path, tmp_path: Path) -> None:
+    """Markup, a megabyte, right-to-left, NUL, as names of spans and tensors: on every page."""
+    hostile = [
+        "<script>window.hacked=1</script>",
+        "<img src=x onerror=window.hacked=1>",
+        "x" * 1_000_000,
+        "\u202eabc\x00",
+    ]
+    for name in ("t.json", "t.rank1.json"):
+        lines = (timelines / name).read_text().splitlines()
+        changed = []
+        for number, line in enumerate(lines):
+            found = re.search(r'"name":"(allreduce\.|GLOO_)', line)
+            if found and number % 7 == 0:
+                event = json.loads(line.rstrip(","))
+                event["name"] = hostile[number // 7 % len(hostile)] if number < 4000 else "<b>bold</b>"
+                changed.append(json.dumps(event) + ",")
+            else:
+                changed.append(line)
+        (tmp_path / name).write_text("\n".join(changed))
+    process, url = serve(str(tmp_path / "t.json"))
+    try:
+        for name in PAGES:
+            page.goto(f"{url}{name}")
+            page.wait_for_timeout(700)
+        page.goto(f"{url}timeline")
+        painted(page)
+        page.locator("#timeline-query").fill("<b>")
+        page.keyboard.press("Enter")
+        page.get_by_text(re.compile(r"\d+ matches")).wait_for()
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("#timeline-details b").count() == 0
+        page.wait_for_timeout(500)
+        page.goto("about:blank")
+    finally:
+        stop(process)
+
+
+def status_of(url: str, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_strangers_are_sent_away(address: str, timelines: Path) -> None:
+    """Another name for this host, questions that make no sense, paths outside; and a token where the world could come."""
+    assert status_of(f"{address}/verdict") == 200
+    assert status_of(f"{address}/verdict", Host="evil.example") == 421
+    assert status_of(f"{address}/data/view?low=0&high=5") == 400
+    assert status_of(f"{address}/data/view?low=5&high=5&columns=10") == 400
+    assert status_of(f"{address}/data/view?low=0&high=99&columns=1000000") == 400
+    assert status_of(f"{address}/data/span?number=999999999") == 404
+    assert status_of(f"{address}/data/search?q=/((((/") == 400
+    assert status_of(f"{address}/assets/../cli.py") == 404
+    process, url = serve(str(timelines / "t.json"), "--host", "0.0.0.0")
+    try:
+        base, _, token = url.partition("/?token=")
+        base = base.replace("0.0.0.0", "127.0.0.1")
+        assert len(token) > 20
+        assert status_of(f"{base}/data/rows") == 401
+        assert status_of(f"{base}/data/rows?token=wrong") == 401
+        assert status_of(f"{base}/data/rows", Authorization=f"Bearer {token}") == 200
+    finally:
+        stop(process)
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    """A missing file, a port that is taken."""
+    command = [sys.executable, "-m", "tlkit.dashboard.cli"]
+    ended = subprocess.run(
+        [*command, str(tmp_path / "none.json")], capture_output=True, text=True, cwd=REPOSITORY, check=False
+    )
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
