@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ..timeline.trace import Trace
+from ..timeline.trace import Trace, by_rank
 from ..timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
 from .intervals import Intervals, intersect, of_spans, subtract, total_within, union
 from .steps import Steps
@@ -87,9 +87,9 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
     parts_ns = {part: np.zeros(shape, dtype=np.int64) for part in PARTS}
     hidden_ns = np.zeros(shape, dtype=np.int64)
     all_moments = []
-    by_rank = dict(list(trace.spans.groupby("rank", observed=True)))
+    spans_of = by_rank(trace.spans)
     for row, rank in enumerate(steps.ranks):
-        spans = by_rank.get(rank, trace.spans.iloc[:0])
+        spans = spans_of.get(rank, trace.spans.iloc[:0])
         moments, hidden = _assign_device(spans) if on_device else _assign(spans, knows_compute=knows_compute)
         all_moments.append(moments)
         starts, ends = steps.start_ns[row], steps.end_ns[row]

@@ -164,6 +164,7 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     if source.analysis is None:
         return empty("Nothing to show yet", clean(source.status) or "Nothing has been recorded yet.")
     query = dict(parse_qsl(search.removeprefix("?")[:MOST_QUERY], max_num_fields=20))
+    source.prepare()
     view = View(source.analysis, source, "dark" if theme == "dark" else "light", query)
     try:
         return PAGES[name][1](view)

@@ -53,7 +53,6 @@ def _run(arguments: argparse.Namespace) -> int:
         analysis = analyze(arguments.trace, warm_up=arguments.warm_up, ranks=ranks, progress=bar.update)
     compared = None if arguments.compare is None else analyze(arguments.compare)
     source = Source(analysis, compared=compared)
-    source.prepare()
     token = arguments.token or (None if is_loopback(arguments.host) else secrets.token_urlsafe(24))
     app = create_app(source, host=arguments.host, token=token)
     return serve(app.server, arguments.host, arguments.port, token, "tl-dash")

@@ -36,6 +36,7 @@ def add_routes(server: Flask, source: Source) -> None:
     server.add_url_rule("/data/rows", "data_rows", lambda: jsonify(_rows(source)))
     server.add_url_rule("/data/view", "data_view", lambda: _view(source))
     server.add_url_rule("/data/span", "data_span", lambda: jsonify(_span(source, _integer("number"))))
+    server.add_url_rule("/data/names", "data_names", lambda: jsonify(_names(source)))
     server.add_url_rule("/data/search", "data_search", lambda: jsonify(_search(source)))
     server.add_url_rule("/data/slice", "data_slice", lambda: _slice(source))
     server.add_url_rule("/data/step", "data_step", lambda: jsonify(_step(source)))
@@ -115,6 +116,17 @@ def _span(source: Source, number: int) -> dict[str, Any]:
             source, rows, int(span["rank"]), int(span["start_ns"]), int(span["dur_ns"]), str(span["category"])
         ),
     }
+
+
+def _names(source: Source) -> dict[str, str]:
+    """Names of some spans, by number."""
+    analysis = source.analysis
+    wanted = request.args.get("numbers", "").split(",")[:MOST_ROWS]
+    if analysis is None or not all(text.isdigit() and len(text) < 10 for text in wanted):  # noqa: PLR2004
+        abort(400, description="numbers has to be a list of whole numbers")
+    name = analysis.trace.spans["name"]
+    numbers = [int(text) for text in wanted if int(text) < len(name)]
+    return {str(number): clean(str(name.iat[number])[:MOST_NAME]) for number in numbers}
 
 
 def _flows(source: Source, rows: Rows, rank: int, start_ns: int, dur_ns: int, category: str) -> list[list[int]]:

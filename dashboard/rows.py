@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from ..timeline.trace import Trace
 from ..timeline.vocabulary import Category, LaneKind
@@ -39,7 +40,7 @@ class Rows:
     first: np.ndarray
     """int64[row + 1]: where the spans of each row begin in the arrays below."""
     span: np.ndarray
-    """int64[n]: number of the span in the trace's table."""
+    """int32[n]: number of the span in the trace's table."""
     start_ns: np.ndarray
     end_ns: np.ndarray
     category: np.ndarray
@@ -59,61 +60,74 @@ class Rows:
 def make_rows(trace: Trace) -> Rows:
     """Arrange the spans of a trace."""
     spans = trace.spans
-    kinds = [str(kind) for kind in spans["lane_kind"].cat.categories]
-    order_of_kind = np.array([_ORDER.index(LaneKind(kind)) for kind in kinds] or [0], dtype=np.int64)
-    kind = order_of_kind[spans["lane_kind"].cat.codes.to_numpy()] if len(spans) else np.empty(0, np.int64)
-    lane_names = [str(name) for name in spans["lane"].cat.categories]
-    alphabetical = np.empty(max(len(lane_names), 1), dtype=np.int64)
-    alphabetical[np.argsort(np.array(lane_names, dtype=object), kind="stable")] = np.arange(len(lane_names))
-    lane = spans["lane"].cat.codes.to_numpy()
-    rank = spans["rank"].to_numpy(dtype=np.int64)
     start = spans["start_ns"].to_numpy()
     end = start + spans["dur_ns"].to_numpy()
-    lanes = np.stack((rank, kind, alphabetical[lane]), axis=1) if len(spans) else np.empty((0, 3), np.int64)
-    # The lives of tensors are many lanes: those of all ranks come after what ranks are compared by.
-    is_tensor = lanes[:, 1] == _ORDER.index(LaneKind.TENSOR)
-    most_ranks = int(rank.max()) + 1 if len(rank) else 1
-    key = is_tensor * most_ranks + lanes[:, 0]
-    key = (key * len(_ORDER) + lanes[:, 1]) * (len(lane_names) + 1) + lanes[:, 2]
-    unique, first_of, lane_number = np.unique(key, return_index=True, return_inverse=True)
-    depth = _depths(lane_number, start, end, len(unique))
-    row_key = lane_number * MOST_DEPTH + depth
-    rows, row = np.unique(row_key, return_inverse=True)
-    order = np.lexsort((start, row))
-    of_lane = first_of[rows // MOST_DEPTH] if len(rows) else np.empty(0, np.int64)
-    names = [lane_names[lane[index]] if key % MOST_DEPTH == 0 else "" for key, index in zip(rows, of_lane, strict=True)]
+    lane_of_span, lanes = _lanes(trace)
+    # Few lanes, many spans: members in order of lanes first, everything else lane by lane.
+    members = np.argsort(lane_of_span, kind="stable")
+    bounds = np.searchsorted(lane_of_span[members], np.arange(len(lanes) + 1))
+    names: list[str] = []
+    ranks: list[int] = []
+    first = [0]
+    order = np.empty(len(start), dtype=np.int32)
+    row_of_span = np.empty(len(start), dtype=np.int32)
+    ascending_end = np.empty(len(start), dtype=np.int64)
+    for number, (rank, name) in enumerate(lanes):
+        begin, stop = int(bounds[number]), int(bounds[number + 1])
+        mine = members[begin:stop]
+        # Of those that begin together the longest encloses the others.
+        mine = mine[np.lexsort((-end[mine], start[mine]))]
+        depth = _depths(start[mine], end[mine])
+        by_depth = np.argsort(depth, kind="stable")
+        mine, depth = mine[by_depth], depth[by_depth]
+        order[begin:stop] = mine
+        at = begin
+        for level, count in enumerate(np.bincount(depth)):
+            if not count:
+                continue
+            names.append(name if level == 0 else "")
+            ranks.append(rank)
+            row_of_span[mine[at - begin : at - begin + count]] = len(names) - 1
+            # What overlaps against the rules of nesting would break the binary search.
+            ascending_end[at : at + count] = np.maximum.accumulate(end[order[at : at + count]])
+            at += int(count)
+            first.append(at)
     codes = np.array([CATEGORIES.index(str(name)) for name in spans["category"].cat.categories] or [0], dtype=np.int8)
     return Rows(
         names=tuple(names),
-        ranks=rank[of_lane].astype(np.int32),
-        first=np.searchsorted(row[order], np.arange(len(rows) + 1)).astype(np.int64),
+        ranks=np.array(ranks, dtype=np.int32),
+        first=np.array(first, dtype=np.int64),
         span=order,
         start_ns=start[order],
-        # What overlaps against the rules of nesting would break the binary search.
-        end_ns=_ascending(end[order], row[order]),
-        category=codes[spans["category"].cat.codes.to_numpy()[order]] if len(spans) else np.empty(0, np.int8),
-        row_of_span=row.astype(np.int32),
+        end_ns=ascending_end,
+        category=codes[spans["category"].cat.codes.to_numpy()[order]],
+        row_of_span=row_of_span,
     )
 
 
-def _depths(lane: np.ndarray, start: np.ndarray, end: np.ndarray, lanes: int) -> np.ndarray:
-    """How many spans of the same lane are open when each begins."""
-    depth = np.zeros(len(lane), dtype=np.int64)
-    # Of those that begin together the longest encloses the others.
-    order = np.lexsort((-end, start, lane))
-    bounds = np.searchsorted(lane[order], np.arange(lanes + 1))
-    for number in range(lanes):
-        mine = order[bounds[number] : bounds[number + 1]]
-        ended = np.searchsorted(np.sort(end[mine]), start[mine], side="right")
-        depth[mine] = np.arange(len(mine)) - ended
+def _lanes(trace: Trace) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    """The lane of each span, and rank and name of the lanes from top to bottom."""
+    spans = trace.spans
+    kinds = [_ORDER.index(LaneKind(str(kind))) for kind in spans["lane_kind"].cat.categories]
+    names = [str(name) for name in spans["lane"].cat.categories]
+    rank = spans["rank"].to_numpy(dtype=np.int64)
+    kind, name = spans["lane_kind"].cat.codes.to_numpy(), spans["lane"].cat.codes.to_numpy()
+    code, found = pd.factorize((rank * max(len(kinds), 1) + kind) * max(len(names), 1) + name)
+    described = [
+        (int(key) // len(names) // len(kinds), kinds[int(key) // len(names) % len(kinds)], names[int(key) % len(names)])
+        for key in found
+    ]
+    # The lives of tensors are many lanes: those of all ranks come after what ranks are compared by.
+    tensor = _ORDER.index(LaneKind.TENSOR)
+    position = sorted(range(len(described)), key=lambda at: (described[at][1] == tensor, described[at]))
+    place = np.empty(max(len(position), 1), dtype=np.int32)
+    place[position] = np.arange(len(position), dtype=np.int32)
+    return place[code], [(described[at][0], described[at][2]) for at in position]
+
+
+def _depths(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """How many of the spans, which are sorted by start, are open when each begins."""
+    ended = np.searchsorted(np.sort(end), start, side="right")
     # An instantaneous span has ended when it begins.
-    return np.clip(depth, 0, MOST_DEPTH - 1)
-
-
-def _ascending(end: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Ends that never go back within a row."""
-    if not len(end):
-        return end
-    offset = row * np.int64(int(end.max()) + 1)
-    ascending: np.ndarray = np.maximum.accumulate(end + offset) - offset
-    return ascending
+    depth: np.ndarray = np.clip(np.arange(len(start)) - ended, 0, MOST_DEPTH - 1).astype(np.int8)
+    return depth

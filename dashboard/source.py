@@ -1,10 +1,13 @@
 """What a dashboard shows: an analysis that stays as it is, or one that is made anew while a job runs."""
 
 import threading
-from collections.abc import Callable
+from typing import Final
 
 from ..collector.analysis import Analysis
 from .rows import Rows, make_rows
+
+#: By then the first page is on the screen.
+PREPARE_AFTER_S: Final = 2.0
 
 
 class Source:
@@ -24,6 +27,7 @@ class Source:
         self._analysis = analysis
         self._rows: Rows | None = None
         self._version = 0
+        self._is_preparing = False
         self.compared = compared
         self.is_live = is_live
         self.status = waiting
@@ -44,6 +48,7 @@ class Source:
         with self._lock:
             self._analysis = analysis
             self._rows = None
+            self._is_preparing = False
             self._version += 1
 
     def rows(self) -> Rows:
@@ -60,11 +65,9 @@ class Source:
             return self._rows
 
     def prepare(self) -> None:
-        """Make the rows in the background, so that the timeline page finds them."""
-        if self._analysis is not None:
-            in_background(self.rows)
-
-
-def in_background(work: Callable[[], object]) -> None:
-    """Run `work` on a thread that does not keep the process alive."""
-    threading.Thread(target=work, daemon=True).start()
+        """Make the rows soon, in the background, so that the timeline page finds them and the first page has gone before."""
+        if self._analysis is not None and self._rows is None and not self._is_preparing:
+            self._is_preparing = True
+            timer = threading.Timer(PREPARE_AFTER_S, self.rows)
+            timer.daemon = True
+            timer.start()

@@ -39,7 +39,7 @@ from .trace import (
 from .vocabulary import Category
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 2
+VERSION: Final = 3
 
 #: Smaller files are read as fast as the cache.
 LEAST_NBYTES: Final = 4 * 1024 * 1024
@@ -156,7 +156,9 @@ def _store_table(folder: Path, name: str, table: pd.DataFrame) -> dict[str, list
             texts[column] = [str(text) for text in table[column].cat.categories]
         else:
             columns[column] = pa.array(table[column].to_numpy())
-    pq.write_table(pa.table(columns), folder / f"{name}.parquet", compression="lz4", use_dictionary=False)
+    # One row group: each column comes back in one piece, without being put together.
+    options: dict[str, Any] = {"compression": "lz4", "use_dictionary": False, "row_group_size": max(len(table), 1)}
+    pq.write_table(pa.table(columns), folder / f"{name}.parquet", **options)
     return texts
 
 

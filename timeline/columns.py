@@ -54,8 +54,15 @@ def assemble(columns: Mapping[str, str], parts: Sequence[Mapping[str, np.ndarray
     for name, dtype in columns.items():
         if dtype != "category":
             arrays: list[Any] = [part[name] for part in parts]
-            data[name] = np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.array([], dtype)
+            joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays) if arrays else np.array([])
+            data[name] = joined.astype(dtype, copy=False)
             continue
+        if len(parts) == 1:
+            # Nothing to unite: the numbers stay as they are, unless a text is there twice.
+            numbers, texts = parts[0][name]
+            if len(set(texts)) == len(texts):
+                data[name] = pd.Categorical.from_codes(numbers, categories=_unique_text(texts), validate=False)
+                continue
         united: dict[str, int] = {}
         codes = []
         for part in parts:
@@ -63,7 +70,7 @@ def assemble(columns: Mapping[str, str], parts: Sequence[Mapping[str, np.ndarray
             mapping = np.array([united.setdefault(text, len(united)) for text in texts] or [0], np.int32)
             codes.append(mapping[numbers])
         used = np.concatenate(codes) if codes else np.array([], np.int32)
-        data[name] = pd.Categorical.from_codes(used, categories=_unique_text(united))
+        data[name] = pd.Categorical.from_codes(used, categories=_unique_text(united), validate=False)
     return make_table(columns, data)
 
 

@@ -78,6 +78,16 @@ COUNTER_COLUMNS: Final = {
 }
 
 
+def by_rank(table: pd.DataFrame) -> dict[int, pd.DataFrame]:
+    """The rows of each rank.  Tables that are in order of ranks, as those of readers are, are not copied."""
+    rank = table["rank"].to_numpy()
+    if not len(rank) or not (rank[1:] >= rank[:-1]).all():
+        return {int(str(number)): rows for number, rows in table.groupby("rank", observed=True)}
+    ranks, first = np.unique(rank, return_index=True)
+    last = np.append(first[1:], len(rank))
+    return {int(number): table.iloc[begin:end] for number, begin, end in zip(ranks, first, last, strict=True)}
+
+
 def make_table(columns: Mapping[str, str], data: Mapping[str, object] | None = None) -> pd.DataFrame:
     """A frame with exactly `columns` in order and type; empty where `data` is None.
 

@@ -79,7 +79,7 @@ window.tlkit = (() => {
           [this.low, this.high] = [step.low_ns - room, step.high_ns + room];
         } catch (error) { this.say(error.message); }
       }
-      if (query.has("q")) { this.query().value = query.get("q"); await this.search(query.get("q"), rank); }
+      if (query.has("q")) { this.query().value = query.get("q"); await this.search(query.get("q"), rank, !query.has("from")); }
     }
 
     toRank(rank) {
@@ -118,7 +118,7 @@ window.tlkit = (() => {
         } while (this.again);
       } catch (error) { this.say(`the server does not answer: ${error.message}`); } finally { this.busy = false; }
       this.element.dataset.painted = `${Math.floor(this.low)}:${Math.ceil(this.high)}`;
-      this.label();
+      this.label().catch(error => this.say(error.message));
     }
 
     decode(buffer) {
@@ -188,18 +188,19 @@ window.tlkit = (() => {
           if (name !== undefined) {
             g.save(); g.beginPath(); g.rect(left, top, wide - 2, ROW); g.clip();
             g.fillStyle = "#000"; g.fillText(name, left + 4, top + ROW / 2); g.restore();
-          } else if (this.texts.length < 60) this.texts.push(number);
+          } else if (this.texts.length < 200) this.texts.push(number);
         }
       }
     }
 
     async label() { // names of spans that are wide enough to carry one
       const wanted = (this.texts || []).filter(number => !this.names.has(number));
+      if (!wanted.length) return;
+      if (this.names.size > 20000) this.names.clear();
       for (const number of wanted) this.names.set(number, "");
-      await Promise.all(wanted.slice(0, 40).map(async number => {
-        try { this.names.set(number, (await fetchJson("span", { number })).name); } catch { /* gone with an older version */ }
-      }));
-      if (wanted.length) this.draw();
+      const found = await fetchJson("names", { numbers: wanted.join(",") });
+      for (const number of wanted) this.names.set(number, found[number] || "");
+      this.draw();
     }
 
     arrows(g) {
@@ -321,14 +322,14 @@ window.tlkit = (() => {
       return span;
     }
 
-    async search(wanted, rank) {
+    async search(wanted, rank, jump = true) {
       const said = document.getElementById("timeline-matches");
       if (!wanted) { this.matches = []; this.matchSet.clear(); said.textContent = ""; this.draw(); return; }
       try {
         const found = await fetchJson("search", rank === null || rank === undefined ? { q: wanted } : { q: wanted, rank });
         this.matches = found.spans; this.matchSet = new Set(found.spans); this.matchAt = -1;
         said.textContent = found.count ? `${found.count.toLocaleString()} matches` : "no match";
-        if (found.count) await this.match(1);
+        if (found.count && jump) await this.match(1);
       } catch (error) { said.textContent = error.message; }
     }
 
