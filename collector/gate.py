@@ -19,15 +19,11 @@ METRICS: Final = ("exposed_comm", "hidden_comm", "step_ms", "p95_ms", "gain")
 PARTS_AND_METRICS: Final = frozenset({*METRICS, *PARTS})
 
 
-def check(analysis: Analysis, condition: str) -> str | None:
-    """What a run has that it must not have; None if the condition does not hold.
-
-    Args:
-        condition: a metric, `>` or `<`, and a number: `exposed_comm>20%` (share of the median step), `step_ms>120`,
-            `gain>10%` (of the best finding), or a part of the step, as `data>5%`.
+def parse_condition(condition: str) -> tuple[str, str, float]:
+    """Metric, sign, and bound (ms, or a share) of a condition.
 
     Raises:
-        UsageError: the condition cannot be understood.
+        UsageError: it cannot be understood.
     """
     match = _CONDITION.fullmatch(condition.strip().lower())
     known = ", ".join((*METRICS, *PARTS))
@@ -40,8 +36,22 @@ def check(analysis: Analysis, condition: str) -> str | None:
     if in_ms == bool(percent):
         unit = "in milliseconds, without %" if in_ms else "as a share, with %"
         raise UsageError(f"--fail-on {condition}: {name} is given {unit}")
+    return name, sign, float(limit) / (1 if in_ms else 100)
+
+
+def check(analysis: Analysis, condition: str) -> str | None:
+    """What a run has that it must not have; None if the condition does not hold.
+
+    Args:
+        condition: a metric, `>` or `<`, and a number: `exposed_comm>20%` (share of the median step), `step_ms>120`,
+            `gain>10%` (of the best finding), or a part of the step, as `data>5%`.
+
+    Raises:
+        UsageError: the condition cannot be understood.
+    """
+    name, sign, bound = parse_condition(condition)
+    in_ms = name.endswith("_ms")
     value = metric(analysis, name)
-    bound = float(limit) / (1 if in_ms else 100)
     holds = {">": value > bound, ">=": value >= bound, "<": value < bound, "<=": value <= bound}[sign]
     if not holds:
         return None

@@ -9,12 +9,12 @@ from flask import request
 from werkzeug.exceptions import HTTPException
 
 from ..collector.findings.base import milliseconds
+from ..collector.service.guard import protect
 from ..collector.what_if import predict
 from ..timeline.commands import clean
 from ..timeline.errors import TlkitError
 from . import data_routes
 from .components import address, empty
-from .guard import protect
 from .pages import Page, View, communication, compare, data, devices, ranks, steps, timeline, verdict
 from .source import Source
 

@@ -1,21 +1,33 @@
 """The command `tl-dash`."""
 
 import argparse
+import contextlib
+import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..collector.analysis import analyze
+from ..collector.service.live import Follower
+from ..collector.service.mirror import Mirror
 from ..timeline.commands import Parser, parse_ranks, run_command
 from ..timeline.errors import UsageError
 from ..timeline.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from .source import Source
 
 _DESCRIPTION = """\
 Show where the step time of a distributed training goes, in a browser.
 
   tl-dash t.json                     the timeline of all ranks: the files of the others beside it are found
   tl-dash t.json --compare old.json  with a page that sets the two runs side by side
+  tl-dash t.json --follow            while the training runs
+  tl-dash --collector http://host:8060
 """
 PORT = 8050
 
@@ -24,7 +36,11 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of `tl-dash`."""
     parser = Parser(prog="tl-dash", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("trace", nargs="+", metavar="TRACE", help="a timeline, a folder, or a pattern")
+    add("trace", nargs="*", metavar="TRACE", help="a timeline, a folder, or a pattern")
+    add("--follow", action="store_true", help="show it while it grows; it need not be there yet")
+    add("--collector", metavar="URL", help="show a run of a collector (tl-collect serve) while it grows")
+    add("--run", metavar="NAME", help="which run of the collector (default: the one that grew last)")
+    add("--collector-token", metavar="TOKEN", help="the collector's token (default: TLKIT_TOKEN)")
     add("--compare", metavar="TRACE", help="an earlier run to set beside it")
     add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=PORT, help=f"port to listen at (default {PORT}; 0: any free one)")
@@ -41,21 +57,50 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if bool(arguments.trace) == bool(arguments.collector):
+        raise UsageError("name a trace, or a --collector")
     try:
         from .app import create_app  # noqa: PLC0415  so that --help needs no Dash
-        from .guard import is_loopback  # noqa: PLC0415
-        from .serving import serve  # noqa: PLC0415
         from .source import Source  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"tl-dash needs {error.name}: pip install 'tlkit[dashboard]'") from error
-    ranks = parse_ranks(arguments.ranks)
-    with ProgressBar() as bar:
-        analysis = analyze(arguments.trace, warm_up=arguments.warm_up, ranks=ranks, progress=bar.update)
-    compared = None if arguments.compare is None else analyze(arguments.compare)
-    source = Source(analysis, compared=compared)
-    token = arguments.token or (None if is_loopback(arguments.host) else secrets.token_urlsafe(24))
-    app = create_app(source, host=arguments.host, token=token)
-    return serve(app.server, arguments.host, arguments.port, token, "tl-dash")
+    from ..collector.service.guard import is_loopback  # noqa: PLC0415
+    from ..collector.service.serving import serve  # noqa: PLC0415
+
+    with contextlib.ExitStack() as stack:
+        source = _follow(arguments, Source, stack) if arguments.follow or arguments.collector else None
+        if source is None:
+            ranks = parse_ranks(arguments.ranks)
+            with ProgressBar() as bar:
+                analysis = analyze(arguments.trace, warm_up=arguments.warm_up, ranks=ranks, progress=bar.update)
+            source = Source(analysis)
+        if arguments.compare is not None:
+            source.compared = analyze(arguments.compare)
+        token = arguments.token or (None if is_loopback(arguments.host) else secrets.token_urlsafe(24))
+        app = create_app(source, host=arguments.host, token=token)
+        return serve(app.server, arguments.host, arguments.port, token, "tl-dash")
+
+
+def _follow(arguments: argparse.Namespace, make: "type[Source]", stack: contextlib.ExitStack) -> "Source":
+    """A source that grows with the run."""
+    source = make(None, is_live=True, waiting="waiting for the first steps")
+    paths = _mirrored(arguments, stack) if arguments.collector else arguments.trace
+
+    def tell(words: str) -> None:
+        source.status = words
+
+    Follower(paths, source.replace, tell).start()
+    return source
+
+
+def _mirrored(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> list[str]:
+    """A folder into which the collector's run is fetched."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tlkit-mirror-"))
+    token = arguments.collector_token or os.environ.get("TLKIT_TOKEN", "")
+    mirror = Mirror(arguments.collector, arguments.run, token, Path(folder))
+    stack.callback(mirror.stop)
+    mirror.start()
+    return [folder]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import socket
 from flask import Flask
 from waitress import create_server
 
-from ..timeline.errors import UsageError
+from ...timeline.errors import UsageError
 
 #: A page asks for its figures and views side by side.
 THREADS = 8

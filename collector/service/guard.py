@@ -28,17 +28,20 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def protect(server: Flask, *, host: str, token: str | None, script_hashes: Sequence[str] = ()) -> None:
+def protect(
+    server: Flask, *, host: str, token: str | None, script_hashes: Sequence[str] = (), most_nbytes: int = MOST_NBYTES
+) -> None:
     """Have every request checked, and every answer say what a browser may do with it.
 
     Args:
         host: the address that is listened at.
         token: what a request needs; None to need none, which is for loopback.
+        most_nbytes: largest body of a request.
         script_hashes: of scripts inside the page, as a content security policy writes them.
     """
     names = {"localhost", "127.0.0.1", "[::1]", "::1", host}
     any_name = token is not None and not is_loopback(host)
-    server.config["MAX_CONTENT_LENGTH"] = MOST_NBYTES
+    server.config["MAX_CONTENT_LENGTH"] = most_nbytes
     policy = "; ".join(
         (
             "default-src 'self'",

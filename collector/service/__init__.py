@@ -1,0 +1,1 @@
+"""Follows jobs while they train: keeps what their ranks record, and diagnoses it again and again."""

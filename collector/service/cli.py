@@ -1,0 +1,106 @@
+"""The command `tl-collect`."""
+
+import argparse
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from ... import __version__
+from ...timeline.commands import Parser, run_command
+from ...timeline.errors import UsageError
+from .alerts import Alerts
+from .push import Pusher, be_modest
+from .store import MOST_NBYTES, ShardStore
+
+PORT = 8060
+_DESCRIPTION = """\
+Keep what jobs record while they train, and diagnose it again and again.
+
+  tl-collect serve runs/                           a collector that keeps shards in runs/ (port 8060)
+  tl-collect push t.json --to http://host:8060     sends a job's shards there while they grow
+  tl-dash --follow runs/NAME                       the dashboard of a run
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `tl-collect`."""
+    parser = Parser(prog="tl-collect", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"tl-collect {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="serve | push")
+    serve = commands.add_parser("serve", help="keep and diagnose what is pushed; HTTP API and Prometheus metrics")
+    add = serve.add_argument
+    add("folder", help="where the shards are kept, one folder a run")
+    add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine alone)")
+    add("--port", type=int, default=PORT, help=f"port to listen at (default {PORT}; 0: any free one)")
+    add("--token", help="what senders need to know (default: TLKIT_TOKEN; made up where others can come in)")
+    add("--keep-gb", type=float, default=MOST_NBYTES / 1024**3, metavar="N", help="forget the oldest runs beyond N GiB")
+    add("--alert", action="append", default=[], metavar="CONDITION", help="as --fail-on of tl-analyze; may be repeated")
+    add("--webhook", metavar="URL", help="post alerts there as JSON")
+    add("--exit-on-alert", action="store_true", help="end with status 1 at the first alert")
+    push = commands.add_parser("push", help="send a job's shards while they grow")
+    add = push.add_argument
+    add("trace", nargs="+", help="the timeline, or its folder; it need not be there yet")
+    add("--to", required=True, metavar="URL", help="the collector, http://host:8060")
+    add("--run", metavar="NAME", help="what the run is called there (default: the timeline's name and the run's id)")
+    add("--token", help="the collector's token (default: TLKIT_TOKEN)")
+    add("--once", action="store_true", help="send what is there, and end")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `tl-collect`; returns its exit status."""
+    return run_command("tl-collect", lambda: _run(make_parser().parse_args(argv)))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    arguments.token = arguments.token or os.environ.get("TLKIT_TOKEN") or None
+    return _serve(arguments) if arguments.command == "serve" else _push(arguments)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    try:
+        from .api import Jobs, create_api  # noqa: PLC0415  so that pushing needs no Flask
+        from .guard import is_loopback  # noqa: PLC0415
+        from .serving import serve  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError(f"tl-collect serve needs {error.name}: pip install 'tlkit[dashboard]'") from error
+    if arguments.keep_gb <= 0:
+        raise UsageError("--keep-gb has to be more than 0")
+    alarmed = threading.Event()
+
+    def on_alert(words: str) -> None:
+        print(f"tl-collect: {words}", file=sys.stderr, flush=True)
+        if arguments.exit_on_alert and not alarmed.is_set():
+            alarmed.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    alerts = Alerts(arguments.alert, arguments.webhook, on_alert)
+    store = ShardStore(Path(arguments.folder), most_nbytes=int(arguments.keep_gb * 1024**3))
+    jobs = Jobs(store, alerts)
+    token = arguments.token or (None if is_loopback(arguments.host) else secrets.token_urlsafe(24))
+    try:
+        serve(create_api(jobs, host=arguments.host, token=token), arguments.host, arguments.port, token, "tl-collect")
+    finally:
+        jobs.stop()
+    return 1 if alarmed.is_set() else 0
+
+
+def _push(arguments: argparse.Namespace) -> int:
+    pusher = Pusher(arguments.trace, arguments.to, arguments.run, arguments.token or "")
+    be_modest()
+    ending = threading.Event()
+    if arguments.once:
+        ending.set()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ending.set())
+    sent = pusher.run_until(ending.is_set)
+    print(f"tl-collect: {sent / 1e6:.1f} MB of {pusher.run} sent", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The newest analyses as Prometheus reads them (text format 0.0.4)."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from ..analysis import Analysis
+from ..breakdown import EXPOSED, IDLE, PARTS
+from ..report import step_durations
+
+#: Steps that "now" means.
+_NEWEST: Final = 20
+MOST_RANKS: Final = 1024
+
+_HELP: Final = {
+    "tlkit_step_seconds": "Median step of the newest steps",
+    "tlkit_part_seconds": "Mean of a step's part over the newest steps, by rank",
+    "tlkit_exposed_communication_ratio": "Share of the newest steps in which the training waits for communication",
+    "tlkit_data_wait_ratio": "Share of the newest steps in which the training waits for data",
+    "tlkit_own_work_seconds": "Mean own work of a rank in the newest steps",
+    "tlkit_collective_bytes_per_step": "Bytes that a rank communicates in a step",
+    "tlkit_finding_gain_ratio": "Predicted gain of each finding",
+    "tlkit_straggler": "1 for ranks that the others wait for",
+    "tlkit_counter": "Newest value of each counter that a rank records",
+}
+
+
+def label(value: object) -> str:
+    """A label's value, escaped as the format wants it."""
+    text = str(value)[:200]
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def to_prometheus(analyses: Mapping[str, Analysis]) -> str:
+    """All runs' metrics.
+
+    Args:
+        analyses: the newest analysis by run.
+    """
+    samples: dict[str, list[str]] = {name: [] for name in _HELP}
+    for run, analysis in analyses.items():
+        for name, labels, value in _samples(analysis):
+            if np.isfinite(value):
+                shown = ",".join(f'{key}="{label(item)}"' for key, item in {"run": run, **labels}.items())
+                samples[name].append(f"{name}{{{shown}}} {value:.9g}")
+    lines = []
+    for name, found in samples.items():
+        if found:
+            lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge", *found]
+    return "\n".join(lines) + "\n"
+
+
+def _samples(analysis: Analysis) -> Iterator[tuple[str, dict[str, object], float]]:
+    facts = analysis.facts
+    durations = step_durations(analysis)
+    if len(durations):
+        newest = slice(-_NEWEST, None)
+        yield "tlkit_step_seconds", {}, float(np.median(durations[newest])) / 1e9
+        steps = facts.breakdown.step_ns[:, newest].sum()
+        exposed = sum(facts.part(part)[:, newest].sum() for part in EXPOSED if part != IDLE)
+        yield "tlkit_exposed_communication_ratio", {}, float(exposed / max(steps, 1))
+        yield "tlkit_data_wait_ratio", {}, float(facts.part("data")[:, newest].sum() / max(steps, 1))
+        own = facts.breakdown.own_work_ns[:, newest].mean(axis=1)
+        for row, rank in enumerate(facts.ranks[:MOST_RANKS]):
+            yield "tlkit_own_work_seconds", {"rank": rank}, float(own[row]) / 1e9
+            for part in PARTS:
+                values = facts.part(part)[row]
+                if values.any():
+                    yield "tlkit_part_seconds", {"rank": rank, "part": part}, float(values[newest].mean()) / 1e9
+        inside = facts.in_steps(facts.collectives)
+        per_step = inside["nbytes"].clip(lower=0).sum() / max(facts.steps.count * len(facts.ranks), 1)
+        yield "tlkit_collective_bytes_per_step", {}, float(per_step)
+    for finding in analysis.findings:
+        yield "tlkit_finding_gain_ratio", {"class": finding.class_, "cause": finding.cause}, finding.predicted_gain
+        if finding.class_ == "straggler":
+            for rank in finding.ranks[:MOST_RANKS]:
+                yield "tlkit_straggler", {"rank": rank, "cause": finding.cause}, 1.0
+    counters = analysis.trace.counters
+    if len(counters):
+        last = counters.sort_values("ts_ns", kind="stable").groupby(["rank", "name"], observed=True)["value"].last()
+        for row in last.reset_index().to_dict("records"):
+            yield "tlkit_counter", {"rank": row["rank"], "name": row["name"]}, float(row["value"])
