@@ -4,6 +4,7 @@ Every so often what has been written is read again.  Of shards that have become 
 beginning and as much of the end as a window holds, so that a run of days costs what its last minutes cost.
 """
 
+import re
 import tempfile
 import threading
 import time
@@ -19,6 +20,7 @@ from ..analysis import Analysis, analyze
 WINDOW_NBYTES: Final = 24 * 1024 * 1024
 #: Bytes at the beginning within which the metadata lies.
 _HEAD_NBYTES: Final = 256 * 1024
+_METADATA: Final = re.compile(rb'"ph": ?"M"')
 REFRESH_S: Final = 1.0
 #: An analysis may take this share of the time, so that it never keeps a core.
 _BUSY_SHARE: Final = 0.5
@@ -105,7 +107,7 @@ def _cut(path: Path, size: int, target: Path, window_nbytes: int) -> None:
         lines = head.split(b"\n")
         metadata = 0
         for line in lines[:-1]:
-            if line.strip() not in {b"[", b""} and b'"ph":"M"' not in line:
+            if line.strip() not in {b"[", b""} and not _METADATA.search(line):
                 break
             metadata += len(line) + 1
         out.write(head[:metadata])

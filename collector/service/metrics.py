@@ -79,5 +79,5 @@ def _samples(analysis: Analysis) -> Iterator[tuple[str, dict[str, object], float
     counters = analysis.trace.counters
     if len(counters):
         last = counters.sort_values("ts_ns", kind="stable").groupby(["rank", "name"], observed=True)["value"].last()
-        for row in last.reset_index().to_dict("records"):
-            yield "tlkit_counter", {"rank": row["rank"], "name": row["name"]}, float(row["value"])
+        for sample in last.reset_index().to_dict("records"):
+            yield "tlkit_counter", {"rank": sample["rank"], "name": sample["name"]}, float(sample["value"])
