@@ -124,17 +124,28 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         ]
         return predicted(source, [*changes, *map(str, switches or [])])
 
+    # A dropdown that has just come onto the page says its value, too: only what differs from the address is a choice.
     @app.callback(
-        Output("address", "search", allow_duplicate=True), Input("steps-rank", "value"), prevent_initial_call=True
+        Output("address", "search", allow_duplicate=True),
+        Input("steps-rank", "value"),
+        State("address", "search"),
+        prevent_initial_call=True,
     )
-    def choose_rank(rank: str | None) -> str:
+    def choose_rank(rank: str | None, search: str | None) -> Any:
+        if (rank or "") == asked(search).get("rank", ""):
+            return no_update
         return f"?rank={int(rank)}" if rank and rank.isdigit() else ""
 
     @app.callback(
-        Output("address", "search", allow_duplicate=True), Input("ranks-what", "value"), prevent_initial_call=True
+        Output("address", "search", allow_duplicate=True),
+        Input("ranks-what", "value"),
+        State("address", "search"),
+        prevent_initial_call=True,
     )
-    def choose_what(what: str | None) -> str:
-        return address("", what=what).removeprefix("/") if what else ""
+    def choose_what(what: str | None, search: str | None) -> Any:
+        if not what or what == asked(search).get("what", ranks.DEFAULT):
+            return no_update
+        return address("", what=what).removeprefix("/")
 
     @app.callback(
         Output("address", "href", allow_duplicate=True),
@@ -155,6 +166,14 @@ def _add_callbacks(app: Dash, source: Source) -> None:
 
 def _is_timeline(shown: Any) -> bool:
     return isinstance(shown, dict) and "wide" in str(shown.get("props", {}).get("className", ""))
+
+
+def asked(search: str | None) -> dict[str, str]:
+    """What the address asks for beside the page."""
+    try:
+        return dict(parse_qsl((search or "").removeprefix("?")[:MOST_QUERY], max_num_fields=20))
+    except ValueError:
+        return {}
 
 
 def page(source: Source, name: str, search: str, theme: str) -> Any:

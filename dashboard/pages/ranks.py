@@ -12,6 +12,8 @@ from ...collector.waiting import waits_for
 from ..components import card, empty, link, plot, table
 from . import View
 
+#: What is shown of the ranks at first.
+DEFAULT: Final = "own work"
 MOST_PAIRS: Final = 20
 MOST_RANKS: Final = 64
 
@@ -22,9 +24,9 @@ def layout(view: View) -> Any:
     if not facts.steps.count:
         return empty("Ranks", "There are no steps in this trace, so that ranks cannot be compared.")
     there = [part for part in PARTS if facts.part(part).any()]
-    what = view.query.get("what", "own work")
-    what = what if what in {*there, "own work", "waits"} else "own work"
-    choice = dcc.Dropdown(options=["own work", "waits", *there], value=what, clearable=False, id="ranks-what")
+    what = view.query.get("what", DEFAULT)
+    what = what if what in {*there, DEFAULT, "waits"} else DEFAULT
+    choice = dcc.Dropdown(options=[DEFAULT, "waits", *there], value=what, clearable=False, id="ranks-what")
     return [
         _ranking(view),
         html.Div([html.Label("Show", htmlFor="ranks-what"), choice], className="controls"),
