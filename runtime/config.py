@@ -102,6 +102,8 @@ class Config:
     gloo_timeout_s: float = 30.0
     gloo_interface: str = ""
     start_timeout_s: float = 30.0
+    sample_interval_s: float = 1.0
+    """Between samples of counters; 0 for none."""
     thread_affinity: tuple[int, ...] = ()
     """Cores for the control plane's thread, by local rank."""
     stall_check: bool = True
@@ -135,6 +137,7 @@ class Config:
             gloo_timeout_s=_number(environment, "HOROVOD_GLOO_TIMEOUT_SECONDS", 30.0),
             gloo_interface=environment.get("HOROVOD_GLOO_IFACE", "").strip(),
             start_timeout_s=_number(environment, "HOROVOD_START_TIMEOUT", 30.0),
+            sample_interval_s=_number(environment, "TLKIT_SAMPLE_SECONDS", 1.0),
             thread_affinity=_cores(environment, "HOROVOD_THREAD_AFFINITY"),
             stall_check=not _flag(environment, "HOROVOD_STALL_CHECK_DISABLE"),
             stall_warning_s=_number(environment, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60.0),

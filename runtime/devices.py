@@ -4,6 +4,7 @@ The training queues its kernels on one stream; the runtime works on a stream of 
 produce a tensor.  `synchronize` returns when the result is there.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,22 @@ from .work import Entry
 
 #: torch leaves its classes untyped.
 _cuda: Any = torch.cuda
+
+
+def index_for_nvml() -> int | None:
+    """The number by which the management library knows this rank's device; None without one.
+
+    It counts all devices of the host, CUDA those that CUDA_VISIBLE_DEVICES leaves.
+    """
+    if not torch.cuda.is_available():
+        return None
+    mine = torch.cuda.current_device()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    chosen = [part.strip() for part in visible.split(",") if part.strip()]
+    if chosen and all(part.isdigit() for part in chosen) and mine < len(chosen):
+        return int(chosen[mine])
+    return mine
+
 
 _streams: dict[torch.device, Any] = {}
 

@@ -33,6 +33,7 @@ from .control.messages import Request
 from .control.service import ControlPlane
 from .dtypes import DTYPES
 from .executor import Executor
+from .instrument.samplers import Sampler
 from .meeting import Wanted, meet
 from .operations import ReduceOp
 from .rendezvous import open_store, own_address, remove_job_file
@@ -70,6 +71,7 @@ class Engine:
         """
         self.config = config
         self.completions = Completions()
+        self._sampler: Sampler | None = None
         self._numbers = 0
         mpi_job = launched.launcher in {"mpirun", "mpiexec"} or communicator is not None
         self.transports = {"cpu": transports.choose(config.cpu_operations, "cpu", mpi_job=mpi_job)}
@@ -227,11 +229,25 @@ class Engine:
         writer.pending_lives = self._pending_lives
         recorder.start_timeline(writer)
         self.control.mark_cycles = mark_cycles
+        if self.config.sample_interval_s and not as_horovod:
+            self._stop_sampling()
+            self._sampler = Sampler(
+                self.config.sample_interval_s,
+                local_rank=self.topology.local_rank,
+                device=devices.index_for_nvml(),
+            )
+            self._sampler.start()
 
     def stop_timeline(self) -> None:
         """Finish this rank's shard.  Nothing to do if none is written."""
         self.control.records_elsewhere = False
+        self._stop_sampling()
         recorder.stop_timeline()
+
+    def _stop_sampling(self) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
 
     def _pending_lives(self) -> list[tuple[TensorLife, int]]:
         return [
@@ -274,6 +290,7 @@ class Engine:
             if ended:
                 self._close_groups(together=True)
         finally:
+            self._stop_sampling()
             recorder.stop_timeline()
             self._executor.groups.clear()
             # Rank 0's store listens at an address that the next `init` will want.

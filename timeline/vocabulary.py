@@ -92,6 +92,9 @@ STARVED_COUNTERS: Final = {category: f"{category} starved_ns" for category in Ca
 """How long it was ready to run and had no core."""
 INPUT_COUNTER: Final = "input elements"
 """Elements of the tensors handed to the outermost module's forward; at the beginning of the span."""
+GPU_CLOCK: Final = "gpu sm clock MHz"
+GPU_THROTTLED: Final = "gpu throttled"
+"""1 while the device is slowed down by heat, power or the host."""
 GARBAGE_COLLECTION: Final = "GARBAGE_COLLECTION"
 """Python's collector stops the training thread."""
 

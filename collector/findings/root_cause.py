@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...timeline.vocabulary import GPU_CLOCK, GPU_THROTTLED
 from ..cpu_time import METERED
 from ..facts import Facts
 
@@ -12,6 +13,10 @@ from ..facts import Facts
 EXPLAINS: Final = 0.5
 #: A rank that has this much more input than the others has uneven batches.
 MORE_INPUT_RATIO: Final = 1.1
+
+#: A clock this much lower than the others' is throttled, and so is a device that says so in this share of the samples.
+THROTTLED_RATIO: Final = 0.9
+OFTEN_THROTTLED: Final = 0.3
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -21,7 +26,7 @@ class RootCause:
     """What lies behind a rank's longer work."""
 
     slug: str
-    """`uneven-batches`, `starved-of-cores`, `blocked`, `slow-processor`; "" if the trace does not tell."""
+    """`throttled-device`, `uneven-batches`, `starved-of-cores`, `blocked`, `slow-processor`; "" if the trace does not tell."""
     sentence: str
     remedy: str
     evidence: dict[str, Any]
@@ -36,6 +41,11 @@ def root_cause(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCaus
     Args:
         excess_ns: how much longer it works in them, on average.
     """
+    return _throttled(facts, row) or _of_processor(facts, row, slow, excess_ns)
+
+
+def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:
+    """What the training thread did with the time."""
     cpu = facts.cpu
     if not cpu.is_known or excess_ns <= 0:
         return UNKNOWN
@@ -91,3 +101,29 @@ def root_cause(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCaus
             evidence=evidence,
         )
     return RootCause(slug="", sentence="", remedy="", evidence=evidence)
+
+
+def _throttled(facts: Facts, row: int) -> RootCause | None:
+    """Whether the rank's device runs at a lower clock than the others', or says that it is slowed down."""
+    counters = facts.trace.counters
+    counters = counters[counters["name"].isin([GPU_CLOCK, GPU_THROTTLED])]
+    if counters.empty:
+        return None
+    means = counters.groupby(["name", "rank"], observed=True)["value"].mean()
+    clock = means.get(GPU_CLOCK)
+    rank = facts.ranks[row]
+    slowed = float(means.get((GPU_THROTTLED, rank), 0.0))
+    if clock is None or rank not in clock or len(clock) < 2:  # noqa: PLR2004  nothing to compare with
+        return None
+    mine, others = float(clock[rank]), float(clock.drop(rank).median())
+    if mine > THROTTLED_RATIO * others and slowed < OFTEN_THROTTLED:
+        return None
+    return RootCause(
+        slug="throttled-device",
+        sentence=f"its device runs at {mine:.0f} MHz, the others' at {others:.0f}",
+        remedy=(
+            "look at the device (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER): heat, a power cap, another job on it; until "
+            "then leave the host out."
+        ),
+        evidence={"clock_mhz": round(mine), "clock_of_others_mhz": round(others), "throttled_ratio": round(slowed, 3)},
+    )

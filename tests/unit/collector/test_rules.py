@@ -132,6 +132,23 @@ def test_why_a_rank_is_slow(counter: str, more_input: float, slug: str, words: s
     assert words in verdict.sentence
 
 
+def test_a_device_that_runs_slower_than_the_others_is_why_its_rank_is_slow() -> None:
+    """By its clock, whatever its processor did."""
+    steps = jittered(changed(3, 30, [1], backward=50))
+    trace = make_trace(steps)
+    rows = [
+        (rank, "gpu sm clock MHz", second * 10**9, 900.0 if rank == 1 else 1400.0)
+        for rank in range(3)
+        for second in range(4)
+    ]
+    columns = {name: [row[number] for row in rows] for number, name in enumerate(COUNTER_COLUMNS)}
+    verdict = analyze(replace(trace, counters=make_table(COUNTER_COLUMNS, columns))).verdict
+
+    assert (verdict.class_, verdict.ranks) == ("straggler", (1,))
+    assert verdict.evidence["root_cause"]["is"] == "throttled-device"
+    assert "900 MHz, the others' at 1400" in verdict.sentence
+
+
 def test_batches_that_differ_from_step_to_step_make_every_rank_wait() -> None:
     """Work in proportion to an input that is drawn anew each time; nobody is the straggler."""
     random = np.random.default_rng(1)
