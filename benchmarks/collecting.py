@@ -1,8 +1,9 @@
 """What the collector takes and costs.
 
-    python benchmarks/collecting.py TIMELINE…       # shards to push; a job's step time is measured with benchmarks/step_time.py
+    python benchmarks/collecting.py TIMELINE…       # shards to push
 
-Pushes the shards to a collector of its own, on this machine, and prints events a second of wall time and of each side's processor.
+Pushes the shards to a collector of its own, on this machine, and prints events a second of wall time and of each side's
+processor.
 """
 
 import argparse
