@@ -51,7 +51,9 @@ def main() -> None:
     of_server = after.user + after.system - before.user - before.system
     print(f"{meta.events:,} events, {nbytes / 1e6:.0f} MB in {took:.2f} s (start of the sender included)")
     print(f"{meta.events / took:,.0f} events/s by wall time")
-    print(f"processor: collector {of_server:.2f} s (analysis that has begun included), sender {used:.2f} s (imports included)")
+    print(
+        f"processor: collector {of_server:.2f} s (analysis that has begun included), sender {used:.2f} s (imports included)"
+    )
     print(f"{meta.events / max(of_server, 0.01):,.0f} events/s of the collector's processor time")
 
 
