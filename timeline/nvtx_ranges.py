@@ -43,6 +43,10 @@ def _is_disabled_by_environment() -> bool:
     }
 
 
+CAPTURE: Final = "capture"
+"""A range that is open during the steps that a tool is asked to capture."""
+
+
 class NvtxRanges:
     """Push and pop ranges of our domain; one instance a process.
 

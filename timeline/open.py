@@ -14,6 +14,8 @@ from .errors import TraceError, TraceNotFoundError, UnknownFormatError
 from .formats import Format, Progress, known_formats
 from .formats import tlkit as own_format
 from .json_events import args_of, iterate_events
+from .nsys_reports import SUFFIX as NSYS_SUFFIX
+from .nsys_reports import as_sqlite
 from .remote import fetch, is_url
 from .source import Source
 from .trace import Trace
@@ -111,7 +113,12 @@ def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
         if path.is_dir():
             complete_family = False
             inside = sorted(child for child in path.iterdir() if child.is_file() and not child.name.startswith("."))
-            known = [child for child in inside if _find_format(Source(child)) is not None]
+            reports = {child.with_suffix(".sqlite") for child in inside if child.suffix == NSYS_SUFFIX}
+            known = [
+                child
+                for child in inside
+                if child not in reports and (child.suffix == NSYS_SUFFIX or _find_format(Source(child)) is not None)
+            ]
             if not known:
                 raise TraceNotFoundError(f"{path}: no trace in this folder")
             files += known
@@ -125,7 +132,7 @@ def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
             files += matched
         else:
             raise TraceNotFoundError(f"{item}: no such file; did the run write its timeline elsewhere?")
-    return list(dict.fromkeys(files)), complete_family
+    return list(dict.fromkeys(as_sqlite(files))), complete_family
 
 
 def _find_format(source: Source) -> Format | None:

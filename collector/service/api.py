@@ -41,6 +41,8 @@ class Jobs:
                 return
             while len(self._followers) >= MOST_FOLLOWED:
                 oldest = next(iter(self._followers))
+                self._newest.pop(oldest, None)
+                self.status.pop(oldest, None)
                 threading.Thread(target=self._followers.pop(oldest).stop, daemon=True).start()
             follower = Follower([str(self.store.path_of(run))], self._keeper(run), self._teller(run))
             self._followers[run] = follower

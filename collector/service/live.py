@@ -4,6 +4,7 @@ Every so often what has been written is read again.  Of shards that have become 
 beginning and as much of the end as a window holds, so that a run of days costs what its last minutes cost.
 """
 
+import logging
 import re
 import tempfile
 import threading
@@ -24,6 +25,8 @@ _METADATA: Final = re.compile(rb'"ph": ?"M"')
 REFRESH_S: Final = 1.0
 #: An analysis may take this share of the time, so that it never keeps a core.
 _BUSY_SHARE: Final = 0.5
+
+_log = logging.getLogger("tlkit.collector")
 
 
 class Follower:
@@ -72,6 +75,9 @@ class Follower:
                 self._on_status(f"waiting: {error}")
             except OSError as error:  # a shard that went away while it was read
                 self._on_status(f"waiting: {error}")
+            except Exception:  # one look that fails must not be the last
+                _log.exception("the newest state of %s could not be analysed", ", ".join(self._paths))
+                self._on_status("the newest state could not be analysed; see the log")
             took = time.monotonic() - began
             self._stopping.wait(max(REFRESH_S - took, took * (1 / _BUSY_SHARE - 1), 0.05))
 

@@ -85,10 +85,12 @@ def _heading(view: View) -> str:
 
 
 def _what_if() -> Any:
+    # A live page is made anew every second: what somebody has set stays.
+    kept = {"persistence": True, "persistence_type": "memory"}
     marks = {0: "none", AS_IT_IS // 2: "half", AS_IT_IS: "as it is"}
     sliders = [
         html.Div(
-            [html.Label(label, htmlFor=name), dcc.Slider(0, AS_IT_IS, 5, value=AS_IT_IS, marks=marks, id=name)],
+            [html.Label(label, htmlFor=name), dcc.Slider(0, AS_IT_IS, 5, value=AS_IT_IS, marks=marks, id=name, **kept)],
             className="slider",
         )
         for name, label, _ in SLIDERS
@@ -102,6 +104,7 @@ def _what_if() -> Any:
         value=[],
         id="what-if-switches",
         className="switches",
+        **kept,
     )
     return card(
         "What if", html.Div(sliders, className="sliders"), switches, html.P(id="what-if-answer", className="gain")

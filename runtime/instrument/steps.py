@@ -4,14 +4,24 @@ A step ends when the optimizer has stepped.  With several optimizers (a GAN has 
 marks the steps, until it has been silent for a while.
 """
 
+import os
 from typing import Any, Final
 
 from ...timeline import recorder
+from ...timeline.nvtx_ranges import CAPTURE, NvtxRanges
 from ...timeline.shard_writer import ShardWriter
 from ...timeline.vocabulary import STEP, Category, LaneKind
 
 #: After so many steps of other optimizers the marking one is taken for gone.
 PATIENCE: Final = 3
+
+
+def _steps_to_capture() -> tuple[int, int] | None:
+    """First step and the one after the last; None for no such wish."""
+    first, colon, after = os.environ.get("TLKIT_NSYS_STEPS", "").partition(":")
+    if not colon or not first.isdigit() or not after.isdigit() or int(first) >= int(after):
+        return None
+    return int(first), int(after)
 
 
 class StepTracker:
@@ -24,6 +34,7 @@ class StepTracker:
         self._silent = 0
         self._writer: ShardWriter | None = None
         self._range: Any = None
+        self._captured = _steps_to_capture()
 
     def touch(self) -> None:
         """The training does something: the first sign of a step, if none is under way."""
@@ -50,9 +61,20 @@ class StepTracker:
         self._writer = recorder.timeline()
         nvtx = recorder.nvtx()
         if nvtx is not None:
+            self._capture(nvtx)
             if self._range is not None:
                 nvtx.stop(self._range)
             self._range = nvtx.start(Category.OTHER, STEP, self._number)
+
+    def _capture(self, nvtx: NvtxRanges) -> None:
+        """Mark the steps that a tool is asked to capture (tl-run --nsys-steps)."""
+        if self._captured is None:
+            return
+        first, after = self._captured
+        if self._number == first:
+            nvtx.push(Category.OTHER, CAPTURE, first)
+        elif self._number == after:
+            nvtx.pop()
 
 
 tracker: Final = StepTracker()

@@ -15,6 +15,7 @@ from .check_build import describe_build
 from .elastic import run_elastic
 from .hosts import interface_address, parse_hosts, read_hostfile
 from .mpirun import mpirun_command, mpirun_environment
+from .nsys import REGISTERED_ONLY, STEPS_VARIABLE, finish, nsys_command
 from .options import make_parser, read_config_file, settings_of
 from .placement import (
     Slot,
@@ -68,6 +69,35 @@ def _run(argv: Sequence[str]) -> int:
     settings |= settings_of(arguments)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     hosts = _hosts(arguments)
+    if arguments.nsys or arguments.nsys_steps or arguments.nsys_args:
+        command = _under_nsys(arguments, command, inherited)
+        status = _start(arguments, command, hosts, inherited, settings)
+        print(finish(arguments.nsys_output, arguments.np or 1), file=sys.stderr)
+        return status
+    return _start(arguments, command, hosts, inherited, settings)
+
+
+def _under_nsys(arguments: argparse.Namespace, command: Sequence[str], inherited: dict[str, str]) -> list[str]:
+    """The command of a rank under Nsight Systems; what it needs is added to `inherited`."""
+    if arguments.nsys_steps:
+        inherited |= {STEPS_VARIABLE: arguments.nsys_steps, REGISTERED_ONLY: "0"}
+    return nsys_command(
+        command,
+        output=arguments.nsys_output,
+        rank_variable="OMPI_COMM_WORLD_RANK" if arguments.mpi else "HOROVOD_RANK",
+        extra=arguments.nsys_args,
+        steps=arguments.nsys_steps,
+    )
+
+
+def _start(
+    arguments: argparse.Namespace,
+    command: Sequence[str],
+    hosts: Sequence[tuple[str, int]],
+    inherited: Mapping[str, str],
+    settings: dict[str, str],
+) -> int:
+    """Start the ranks, in the way that the flags ask for, and wait for them."""
     if arguments.host_discovery_script or arguments.min_np is not None:
         return run_elastic(arguments, command, hosts, inherited, settings)
     if arguments.mpi:

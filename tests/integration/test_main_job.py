@@ -97,7 +97,8 @@ def test_the_timeline_shows_every_part_of_training(recorded: tuple[Path, Trace])
         counted = Counter((event["ph"], event["name"]) for event in events_of(shard))
         for name in ("STEP", "FORWARD", "BACKWARD", "OPTIMIZER_STEP", "DATA_FETCH", "DATASET", "COLLATE"):
             assert counted["X", name] == 12, (rank, name)
-        assert counted["X", "DATA_WAIT"] == 13  # one more starts the workers
+        assert counted["X", "DATA_WAIT"] == 12
+        assert counted["X", "WORKER_START"] == 1
         assert counted["X", "SYNCHRONIZE"] >= 12
         assert counted["i", "CYCLE_START"] >= 12
         # 60 gradients in each step, and one loss after the last
@@ -153,7 +154,7 @@ def test_the_parts_of_a_step_sum_to_the_step(recorded: tuple[Path, Trace], tmp_p
         ("slow-host:rank=1,ms=60", 2, "straggler", (1,), {"slow-host-code"}),
         ("slow-dataset:ms=80", 2, "data", (0, 1), {"slow-loader"}),
         ("slow-collate:rank=1,ms=80", 2, "data", (1,), {"slow-loader-on-some-ranks"}),
-        ("huge-tensor", 2, "communication", (0, 1), {"bandwidth-bound"}),
+        ("huge-tensor", 2, "communication", (0, 1), {"oversize-gradient"}),
     ],
 )
 def test_an_injected_fault_is_found(

@@ -215,7 +215,8 @@ def test_iterable_datasets_and_loading_in_the_main_process_are_recorded(tmp_path
         {"HOROVOD_TIMELINE": str(tmp_path / "t.json")},
     )
     spans = open_trace(tmp_path / "t.json").spans
-    counted = spans.groupby("name", observed=True).size().to_dict()
+    # Whether the collector has enough to do to be noticed is chance.
+    counted = spans[spans["name"] != "GARBAGE_COLLECTION"].groupby("name", observed=True).size().to_dict()
 
     assert counted == {"COLLATE": 3, "DATASET": 4, "DATA_FETCH": 4, "DATA_WAIT": 4}
     assert check_trace_events(tmp_path / "t.json") == []

@@ -7,7 +7,6 @@ process that did something on a device, or pushed NVTX ranges, is a rank.
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -27,10 +26,11 @@ from ..trace import (
     Trace,
     TraceMeta,
 )
-from ..vocabulary import BACKWARD, COLLECTIVE_KINDS, FORWARD, OPTIMIZER_STEP, STEP, Category, LaneKind
+from ..vocabulary import NEGOTIATE_PREFIX, OPTIMIZER_STEP, STEP, SYNCHRONIZE, Category, LaneKind
 from .base import Progress
 from .kineto_tables import kind_of
-from .nsys_database import PID_SHIFT, Database, lane_of, opened, thread_names, whole
+from .nsys_database import PID_SHIFT, Database, Export, Spans, lane_of, opened, thread_names, whole
+from .nsys_ranges import CAPITALS, PHASES, range_of_ours
 
 NAME: Final = "nsys"
 
@@ -43,46 +43,10 @@ _HOST_TO_DEVICE: Final = 1
 _PUSH_POP, _START_END, _MARK = 59, 60, 34
 _COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
-#: Ranges that say what the host was about, in traces of our runtime.
-_PHASES: Final = {FORWARD: Category.FORWARD, BACKWARD: Category.BACKWARD, OPTIMIZER_STEP: Category.OPTIMIZER}
-
 
 def sniff(head: bytes) -> bool:
     """An sqlite database; whether it is one of Nsight Systems is seen when it is read."""
     return head.startswith(_MAGIC)
-
-
-@dataclass(slots=True)
-class _Spans:
-    """Spans of one kind in one file."""
-
-    process: np.ndarray
-    """globalPid."""
-    start: np.ndarray
-    end: np.ndarray
-    names: list[str]
-    lanes: list[str]
-    kinds: list[LaneKind]
-    categories: list[Category]
-
-
-@dataclass(slots=True)
-class _Export:
-    """What was read of one file."""
-
-    source: Source
-    epoch_ns: int
-    spans: list[_Spans] = field(default_factory=list)
-    launches: dict[tuple[int, int], int] = field(default_factory=dict)
-    """When the host launched a device's work, by globalPid and correlation."""
-    steps: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """globalPid, number, start, end."""
-    collectives: list[tuple[int, str, int, int, int]] = field(default_factory=list)
-    """globalPid, kind, launched, start, end."""
-    counters: list[tuple[str, int, float]] = field(default_factory=list)
-    device_of: dict[int, int] = field(default_factory=dict)
-    """The first device that a process used."""
-    events: int = 0
 
 
 def _process_of(thread: np.ndarray) -> np.ndarray:
@@ -90,13 +54,13 @@ def _process_of(thread: np.ndarray) -> np.ndarray:
     return thread >> PID_SHIFT << PID_SHIFT
 
 
-def _read_export(source: Source) -> _Export:
+def _read_export(source: Source) -> Export:
     with opened(source) as database:
         if not database.tables & {"META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", "NVTX_EVENTS"}:
             raise TraceError(f"{source.path} is an sqlite database, but no export of Nsight Systems")
         strings = dict(zip(*database.read("StringIds", ("id", "value")), strict=True))
         (epoch,) = database.read("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
-        export = _Export(source, int(epoch[0]) if epoch and epoch[0] else 0)
+        export = Export(source, int(epoch[0]) if epoch and epoch[0] else 0)
         threads = thread_names(database, strings)
         _read_runtime(database, export, strings, threads)
         _read_nvtx(database, export, strings, threads)
@@ -105,8 +69,9 @@ def _read_export(source: Source) -> _Export:
     return export
 
 
-def _read_runtime(database: Database, export: _Export, strings: dict[int, str], threads: dict[int, str]) -> None:
+def _read_runtime(database: Database, export: Export, strings: dict[int, str], threads: dict[int, str]) -> None:
     """Calls of the host: CUDA, and the operating system."""
+    has_device = bool(database.columns_of("CUPTI_ACTIVITY_KIND_KERNEL"))
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API"):
         start, end, thread, correlation, name = database.read(
             table, ("start", "end", "globalTid", "correlationId", "nameId")
@@ -122,19 +87,19 @@ def _read_runtime(database: Database, export: _Export, strings: dict[int, str], 
         export.events += len(start)
         count = len(start)
         export.spans.append(
-            _Spans(
+            Spans(
                 process,
                 starts,
                 ends,
                 [strings.get(number, "") for number in name],
                 [lane_of(threads, number) for number in tids.tolist()],
-                [LaneKind.HOST] * count,
+                [LaneKind.HOST if has_device else LaneKind.OTHER] * count,
                 [Category.OTHER] * count,
             )
         )
 
 
-def _read_nvtx(database: Database, export: _Export, strings: dict[int, str], threads: dict[int, str]) -> None:
+def _read_nvtx(database: Database, export: Export, strings: dict[int, str], threads: dict[int, str]) -> None:
     """Ranges that the program pushed, and the steps among them."""
     start, end, kind, text, text_id, thread, payload = database.read(
         "NVTX_EVENTS", ("start", "end", "eventType", "text", "textId", "globalTid", "int64Value")
@@ -154,20 +119,14 @@ def _read_nvtx(database: Database, export: _Export, strings: dict[int, str], thr
     starts, ends = whole([start[row] for row in rows]), whole([end[row] for row in rows])
     tids = whole([thread[row] for row in rows])
     process = _process_of(tids)
-    capitals = {name.upper() for name in COLLECTIVE_KINDS}
     has_device = bool(database.columns_of("CUPTI_ACTIVITY_KIND_KERNEL"))
     kinds, categories = [], []
     for name in names:
-        category = _PHASES.get(name, Category.OTHER)
-        if name in capitals:
-            category = Category.COLLECTIVE
-        lane_kind = LaneKind.HOST
-        if not has_device and category is not Category.OTHER:
-            lane_kind = LaneKind.COMMUNICATION if category is Category.COLLECTIVE else LaneKind.COMPUTE
-        kinds.append(lane_kind)
+        kind_of_lane, category = range_of_ours(name)
+        kinds.append(LaneKind.HOST if has_device else kind_of_lane)
         categories.append(category)
     export.spans.append(
-        _Spans(
+        Spans(
             process,
             starts,
             np.maximum(ends, starts),
@@ -177,15 +136,46 @@ def _read_nvtx(database: Database, export: _Export, strings: dict[int, str], thr
             categories,
         )
     )
+    if not has_device:
+        waiting = np.array([row for row, name in enumerate(names) if name == SYNCHRONIZE], np.int64)
+        export.spans.append(_waits(process[waiting], starts[waiting], ends[waiting]))
+        export.collectives += [
+            (int(process[row]), name.lower(), -1, int(starts[row]), int(ends[row]))
+            for row, name in enumerate(names)
+            if name in CAPITALS
+        ]
+    updates = np.sort(starts[[name == OPTIMIZER_STEP for name in names]])
+
+    def updated(begin: int, finish: int) -> bool:
+        """Whether the parameters were: the last range of ours is open until the program ends, and is no step."""
+        return not len(updates) or int(np.searchsorted(updates, begin)) < int(np.searchsorted(updates, finish))
+
     for position, (row, name) in enumerate(zip(rows, names, strict=True)):
         match = _STEP.match(name)
-        if match:
+        if match and (name != STEP or updated(int(starts[position]), int(ends[position]))):
             number = int(match[1]) if match[1] and len(match[1]) < 18 else payload[row]  # noqa: PLR2004  64 bits
             number = len(export.steps) if number is None else int(number)
             export.steps.append((int(process[position]), number, int(starts[position]), int(ends[position])))
 
 
-def _read_device(database: Database, export: _Export, strings: dict[int, str]) -> None:
+def _waits(process: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Spans:
+    """A training that is blocked while no collective runs waits until it is agreed what to reduce.
+
+    Negotiation is no range of a thread, so that NVTX does not show it; this is how it shows nevertheless.
+    """
+    count = len(starts)
+    return Spans(
+        process,
+        starts,
+        np.maximum(ends, starts),
+        [f"{NEGOTIATE_PREFIX}ALLREDUCE"] * count,
+        ["communication"] * count,
+        [LaneKind.COMMUNICATION] * count,
+        [Category.NEGOTIATE] * count,
+    )
+
+
+def _read_device(database: Database, export: Export, strings: dict[int, str]) -> None:
     """Kernels, copies and fills, and the collectives among the kernels."""
     columns = (
         "start",
@@ -229,7 +219,7 @@ def _read_device(database: Database, export: _Export, strings: dict[int, str]) -
             for nccl, number, pid, at in zip(is_nccl, copy, pids.tolist(), launched.tolist(), strict=True)
         ]
         export.spans.append(
-            _Spans(
+            Spans(
                 pids,
                 starts,
                 ends,
@@ -250,14 +240,14 @@ Phases = dict[int, tuple[np.ndarray, np.ndarray, list[Category]]]
 """By globalPid: starts and ends of ranges that say what the host is about, ascending, and what."""
 
 
-def _phases(export: _Export) -> Phases:
+def _phases(export: Export) -> Phases:
     found: dict[int, list[tuple[int, int, Category]]] = {}
     for spans in export.spans:
         for pid, start, end, name in zip(
             spans.process.tolist(), spans.start.tolist(), spans.end.tolist(), spans.names, strict=True
         ):
-            if name in _PHASES:
-                found.setdefault(pid, []).append((start, end, _PHASES[name]))
+            if name in PHASES:
+                found.setdefault(pid, []).append((start, end, PHASES[name]))
     return {
         pid: (
             np.array([start for start, _, _ in sorted(ranges)]),
@@ -276,7 +266,7 @@ def _phase_at(phases: Phases, process: int, at_ns: int) -> Category:
     return categories[position] if position >= 0 and at_ns < ends[position] else Category.OTHER
 
 
-def _read_metrics(database: Database, export: _Export) -> None:
+def _read_metrics(database: Database, export: Export) -> None:
     type_id, metric_id, name = database.read("TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
     names = dict(zip(zip(type_id, metric_id, strict=True), name, strict=True))
     times, types, metrics, values = database.read("GPU_METRICS", ("timestamp", "typeId", "metricId", "value"))
@@ -316,6 +306,8 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             if (id(export), pid) in ranks:
                 steps.append((ranks[id(export), pid], number, start + moved, end + moved))
         for pid, kind, launched, start, end in export.collectives:
+            if (id(export), pid) not in ranks:
+                continue
             at = launched + moved if launched >= 0 else -1
             rows.append((ranks[id(export), pid], kind, at, start + moved, end - start))
         for name, at, value in export.counters:
@@ -354,12 +346,15 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     )
 
 
-def _ranks(exports: Sequence[_Export]) -> dict[tuple[int, int], int]:
+def _ranks(exports: Sequence[Export]) -> dict[tuple[int, int], int]:
     """A rank for every process that did something, by export and globalPid."""
     ranks: dict[tuple[int, int], int] = {}
     for export in exports:
         doing = [spans for spans in export.spans if set(spans.kinds) - {LaneKind.HOST}] or export.spans
         pids = sorted({int(pid) for spans in doing for pid in np.unique(spans.process)})
+        # Loader workers push ranges, too; who steps is a rank.
+        stepping = {pid for pid, *_ in export.steps} | set(export.device_of)
+        pids = [pid for pid in pids if pid in stepping] or pids
         pids = [pid for _, pid in sorted((export.device_of.get(pid, 1 << 30), pid) for pid in pids)]
         in_name = _RANK_IN_NAME.search(export.source.path.name)
         first = int(in_name[1]) if in_name and len(pids) == 1 else len(ranks)
@@ -368,7 +363,7 @@ def _ranks(exports: Sequence[_Export]) -> dict[tuple[int, int], int]:
     return ranks
 
 
-def _part(spans: _Spans, export: _Export, ranks: dict[tuple[int, int], int], moved: int) -> dict[str, Any]:
+def _part(spans: Spans, export: Export, ranks: dict[tuple[int, int], int], moved: int) -> dict[str, Any]:
     """Spans as columns; those of processes that are no ranks are left out."""
     rank = np.array([ranks.get((id(export), pid), -1) for pid in spans.process.tolist()], np.int32)
     kept = np.flatnonzero(rank >= 0)
@@ -394,6 +389,8 @@ def _collectives(rows: list[tuple[int, str, int, int, int]]) -> pd.DataFrame:
     builder = TableBuilder(COLLECTIVE_COLUMNS)
     seq: Counter[int] = Counter()
     for rank, kind, launched, start, duration in sorted(rows, key=lambda row: (row[0], row[3])):
-        builder.add(rank, 0, seq[rank], kind, "", "", "nccl", -1, 1, launched, -1, start, duration, 0)
+        builder.add(
+            rank, 0, seq[rank], kind, "", "", "nccl" if launched >= 0 else "", -1, 1, launched, -1, start, duration, 0
+        )
         seq[rank] += 1
     return builder.finish()

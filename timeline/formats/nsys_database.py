@@ -1,9 +1,10 @@
-"""Exports of Nsight Systems as databases."""
+"""Exports of Nsight Systems as databases, and what is read of them."""
 
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,9 +12,43 @@ import numpy as np
 
 from ..errors import TraceError
 from ..source import Source
+from ..vocabulary import Category, LaneKind
 
 #: Threads are numbers of 24 bits below that of their process.
 PID_SHIFT: Final = 24
+
+
+@dataclass(slots=True)
+class Spans:
+    """Spans of one kind in one file."""
+
+    process: np.ndarray
+    """globalPid."""
+    start: np.ndarray
+    end: np.ndarray
+    names: list[str]
+    lanes: list[str]
+    kinds: list[LaneKind]
+    categories: list[Category]
+
+
+@dataclass(slots=True)
+class Export:
+    """What was read of one file."""
+
+    source: Source
+    epoch_ns: int
+    spans: list[Spans] = field(default_factory=list)
+    launches: dict[tuple[int, int], int] = field(default_factory=dict)
+    """When the host launched a device's work, by globalPid and correlation."""
+    steps: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """globalPid, number, start, end."""
+    collectives: list[tuple[int, str, int, int, int]] = field(default_factory=list)
+    """globalPid, kind, launched, start, end."""
+    counters: list[tuple[str, int, float]] = field(default_factory=list)
+    device_of: dict[int, int] = field(default_factory=dict)
+    """The first device that a process used."""
+    events: int = 0
 
 
 class Database:

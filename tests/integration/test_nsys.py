@@ -1,0 +1,90 @@
+"""Under the real Nsight Systems, where it is installed: what its report holds is what the timeline holds."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tlkit.collector import analyze
+from tlkit.timeline import open_trace
+from tlkit.timeline.vocabulary import Category
+
+from .ranks import REPOSITORY
+
+pytestmark = pytest.mark.skipif(shutil.which("nsys") is None, reason="Nsight Systems is not installed")
+SCRIPT = REPOSITORY / "benchmarks" / "diagnosis" / "train.py"
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """Two ranks under nsys, with a timeline; what tl-run said last."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", "--nsys", "--nsys-output", str(folder / "run"), *arguments,
+         sys.executable, str(SCRIPT), "--steps", "30", "--fault", "slow-forward:rank=1,ms=40"],
+        env={**os.environ, "HOROVOD_TIMELINE": str(folder / "t.json"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended.stderr.splitlines()[-1]
+
+
+def ranges_of(report: Path) -> dict[str, list[int]]:
+    """Durations of the ranges in a report, by name."""
+    open_trace(report)  # exports it
+    with sqlite3.connect(report.with_suffix(".sqlite")) as database:
+        rows = database.execute(
+            "select coalesce(text, (select value from StringIds where id = textId)), end - start from NVTX_EVENTS "
+            "where eventType in (59, 60) and end is not null"
+        ).fetchall()
+    found: dict[str, list[int]] = {}
+    for name, duration in rows:
+        found.setdefault(name, []).append(duration)
+    return found
+
+
+def test_the_report_is_the_timeline(tmp_path: Path) -> None:
+    """The same counts, the same durations within 5 %, the same diagnosis."""
+    said = run(tmp_path)
+    reports = [tmp_path / f"run.rank{rank}.nsys-rep" for rank in (0, 1)]
+    assert all(str(report) in said for report in reports)
+    timeline = open_trace(tmp_path / "t.json")
+    for rank, report in enumerate(reports):
+        ranges = ranges_of(report)
+        spans = timeline.spans[timeline.spans["rank"] == rank]
+        counted = Counter(spans["name"].astype(str))
+        for name in (
+            "FORWARD",
+            "BACKWARD",
+            "OPTIMIZER_STEP",
+            "SYNCHRONIZE",
+            "DATA_FETCH",
+            "DATASET",
+            "COLLATE",
+            "ALLREDUCE",
+        ):
+            own = spans[(spans["name"] == name) & (spans["lane_kind"] != "tensor")]["dur_ns"]
+            assert len(ranges[name]) == len(own), (rank, name, counted[name])
+            assert sum(ranges[name]) == pytest.approx(own.sum(), rel=0.05)
+    of_report, of_timeline = analyze([str(report) for report in reports]), analyze(timeline)
+    assert (of_report.verdict.class_, of_report.verdict.ranks) == ("straggler", (1,))
+    assert of_report.verdict.cause == of_timeline.verdict.cause == "slow-forward"
+    for category in Category:
+        shares = [
+            float(item.facts.part(str(category)).sum() / item.facts.breakdown.step_ns.sum())
+            for item in (of_report, of_timeline)
+        ]
+        assert shares[0] == pytest.approx(shares[1], abs=0.02), category
+
+
+def test_only_the_wanted_steps_are_captured(tmp_path: Path) -> None:
+    """Steps 10 to 19, on both ranks."""
+    run(tmp_path, "--nsys-steps", "10:20")
+    for rank in (0, 1):
+        ranges = ranges_of(tmp_path / f"run.rank{rank}.nsys-rep")
+        assert {name: len(ranges[name]) for name in ("FORWARD", "BACKWARD", "OPTIMIZER_STEP")} == dict.fromkeys(
+            ("FORWARD", "BACKWARD", "OPTIMIZER_STEP"), 10
+        )
