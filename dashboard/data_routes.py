@@ -111,9 +111,7 @@ def _span(source: Source, number: int) -> dict[str, Any]:
         "start_ns": int(span["start_ns"]),
         "dur_ns": int(span["dur_ns"]),
         "args": clean(args),
-        "flows": _flows(
-            source, rows, int(span["rank"]), int(span["start_ns"]), int(span["dur_ns"]), str(span["category"])
-        ),
+        "flows": _flows(source, int(span["rank"]), int(span["start_ns"]), int(span["dur_ns"]), str(span["category"])),
     }
 
 
@@ -128,12 +126,11 @@ def _names(source: Source) -> dict[str, str]:
     return {str(number): clean(str(name.iat[number])[:MOST_NAME]) for number in numbers}
 
 
-def _flows(source: Source, rows: Rows, rank: int, start_ns: int, dur_ns: int, category: str) -> list[list[int]]:
+def _flows(source: Source, rank: int, start_ns: int, dur_ns: int, category: str) -> list[list[int]]:
     """Arrows of a collective: from where its tensors were submitted, and to the same collective of the other ranks.
 
     Each is [rank, time, rank, time].
     """
-    del rows
     analysis = source.analysis
     if analysis is None or category != "collective":
         return []
