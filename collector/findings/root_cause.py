@@ -90,14 +90,20 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
         return RootCause(
             slug="blocked",
             sentence="blocked there (asleep, or waiting for a disk, a lock or another thread), not computing",
-            remedy="",
+            remedy=(
+                "find what it waits for (py-spy dump --pid of the rank shows the line): a sleep or retry, a lock, a file or the "
+                "network, more OMP threads than it has cores."
+            ),
             evidence=evidence,
         )
     if running_ns > EXPLAINS * excess_ns:
         return RootCause(
             slug="slow-processor",
             sentence="computing more, or on a slower core, from input of the same size",
-            remedy="",
+            remedy=(
+                "compare its cores with the others' (lscpu, frequency, heat, a shared socket), and look for work that it alone "
+                "does there."
+            ),
             evidence=evidence,
         )
     return RootCause(slug="", sentence="", remedy="", evidence=evidence)
