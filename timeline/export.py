@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from .errors import TraceError
 from .horovod_format import HorovodFormat
+from .nvtxt import write_nvtxt
 from .scanning import decode_args
 from .shard_format import ShardClock, ShardHeader, TensorLife
 from .trace import Trace
@@ -28,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
-FORMATS: Final = ("chrome", "parquet", "horovod")
+FORMATS: Final = ("chrome", "parquet", "horovod", "nsight")
 
 
 def format_of(path: Path) -> str:
@@ -40,9 +41,11 @@ def format_of(path: Path) -> str:
     name = path.name.removesuffix(".gz")
     if name.endswith(".json"):
         return "chrome"
+    if name.endswith(".nvtxt"):
+        return "nsight"
     if name.endswith(".parquet") or not Path(name).suffix:
         return "parquet"
-    raise TraceError(f"{path}: its ending does not tell the format; use .json, .json.gz or .parquet, or --to")
+    raise TraceError(f"{path}: its ending does not tell the format; use .json, .json.gz, .parquet or .nvtxt, or --to")
 
 
 def write(trace: Trace, path: Path, form: str, progress: Progress = lambda _done, _total: None) -> None:
@@ -61,6 +64,8 @@ def write(trace: Trace, path: Path, form: str, progress: Progress = lambda _done
         with _text_file(path) as file:
             if form == "horovod":
                 _write_horovod(trace, file)
+            elif form == "nsight":
+                write_nvtxt(trace, file)
             else:
                 _write_chrome(trace, file, progress)
     except OSError as error:

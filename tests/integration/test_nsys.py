@@ -88,3 +88,24 @@ def test_only_the_wanted_steps_are_captured(tmp_path: Path) -> None:
         assert {name: len(ranges[name]) for name in ("FORWARD", "BACKWARD", "OPTIMIZER_STEP")} == dict.fromkeys(
             ("FORWARD", "BACKWARD", "OPTIMIZER_STEP"), 10
         )
+
+
+def test_a_timeline_is_merged_into_a_report(tmp_path: Path) -> None:
+    """By Nsight's own importer, which says how many events it took; its text export names them."""
+    importers = list(Path("/usr/lib/nsight-systems").glob("host-linux*/ImportNvtxt"))
+    if not importers:
+        pytest.skip("this nsys has no ImportNvtxt")
+    run(tmp_path)
+    converted = subprocess.run(
+        [sys.executable, "-m", "tlkit.timeline.cli", "convert", str(tmp_path / "t.json"), "-o", str(tmp_path / "t.nvtxt")],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert converted.returncode == 0, converted.stderr
+    merged = subprocess.run(
+        [str(importers[0]), "--cmd", "merge", "-i", str(tmp_path / "run.rank0.nsys-rep"), "-n", str(tmp_path / "t.nvtxt"),
+         "-o", str(tmp_path / "out.nsys-rep"), "--update_report_time"],
+        env={**os.environ, "LD_LIBRARY_PATH": str(importers[0].parent)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    spans = open_trace(tmp_path / "t.json").spans
+    wanted = 2 * int((spans["lane_kind"] != "tensor").sum())
+    assert f"{wanted} events imported" in merged.stdout.replace("\r", "\n"), merged.stdout[-500:]

@@ -1,0 +1,81 @@
+"""A trace as nvtxt, which Nsight Systems merges into a report of its own (`ImportNvtxt --cmd merge`).
+
+The format as it works (nsys 2022.4): declarations beginning with `@` say which fields events have; times are ns from the
+beginning of the report; thread names have to be unique in the file; `NameCategory` aborts the import; quotes cannot be escaped.
+"""
+
+from collections.abc import Iterator
+from typing import Final, TextIO
+
+import numpy as np
+
+from .commands import clean
+from .trace import Trace
+from .vocabulary import Category, LaneKind
+
+#: Processes of the file: rank 0 is this one.
+FIRST_PROCESS: Final = 100
+_COLOURS: Final = {
+    Category.DATA: "0xFFE69F00",
+    Category.H2D: "0xFFF0E442",
+    Category.FORWARD: "0xFF56B4E9",
+    Category.BACKWARD: "0xFF0072B2",
+    Category.NEGOTIATE: "0xFFCC79A7",
+    Category.QUEUE: "0xFFB08BB0",
+    Category.FUSION: "0xFFFFB37A",
+    Category.COLLECTIVE: "0xFFD55E00",
+    Category.OPTIMIZER: "0xFF009E73",
+    Category.CHECKPOINT: "0xFF7F7F7F",
+    Category.OTHER: "0xFFBBBBBB",
+}
+_MOST_NAME: Final = 200
+_HEAD: Final = """\
+SetFileDisplayName, "timeline"
+@RangePush, Time, ProcessId, ThreadId, CategoryId, Color, Message
+TimeBase = Relative
+@RangePop, Time, ProcessId, ThreadId
+TimeBase = Relative
+@NameProcess, ProcessId, Name
+@NameOsThread, ProcessId, ThreadId, Name
+"""
+
+
+def _quoted(name: str) -> str:
+    return '"' + clean(name)[:_MOST_NAME].replace('"', "'").replace("\\", "/") + '"'
+
+
+def write_nvtxt(trace: Trace, file: TextIO) -> None:
+    """Write all spans but the lives of tensors, which overlap.
+
+    What does not nest within its lane is cut where its parent ends.
+    """
+    spans = trace.spans[trace.spans["lane_kind"] != str(LaneKind.TENSOR)]
+    file.write(_HEAD)
+    file.writelines(f'NameProcess, {FIRST_PROCESS + rank}, "rank {rank}"\n' for rank in trace.meta.ranks)
+    lanes = spans.groupby(["rank", "lane"], observed=True, sort=True)
+    for thread, ((rank, lane), rows) in enumerate(lanes, start=1):  # type: ignore[misc]
+        process = FIRST_PROCESS + int(rank)
+        file.write(f"NameOsThread, {process}, {thread}, {_quoted(f'rank {rank} {lane}')}\n")
+        names, categories = rows["name"].astype(str).tolist(), rows["category"].astype(str).tolist()
+        start, end = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["dur_ns"]).to_numpy()
+        for at, row in _nested(start, end):
+            if row < 0:
+                file.write(f"RangePop, {at}, {process}, {thread}\n")
+            else:
+                colour = _COLOURS[Category(categories[row])]
+                file.write(f"RangePush, {at}, {process}, {thread}, 1, {colour}, {_quoted(names[row])}\n")
+
+
+def _nested(start: np.ndarray, end: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Pushes (time, row) and pops (time, -1) of one lane, in order."""
+    open_until: list[int] = []
+    for row in np.lexsort((-end, start)).tolist():
+        begin, finish = int(start[row]), int(end[row])
+        while open_until and open_until[-1] <= begin:
+            yield open_until.pop(), -1
+        if open_until:
+            finish = min(finish, open_until[-1])
+        yield begin, row
+        open_until.append(max(finish, begin))
+    while open_until:
+        yield open_until.pop(), -1
