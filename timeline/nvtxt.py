@@ -52,8 +52,11 @@ def write_nvtxt(trace: Trace, file: TextIO) -> None:
     spans = trace.spans[trace.spans["lane_kind"] != str(LaneKind.TENSOR)]
     file.write(_HEAD)
     file.writelines(f'NameProcess, {FIRST_PROCESS + rank}, "rank {rank}"\n' for rank in trace.meta.ranks)
-    lanes = spans.groupby(["rank", "lane"], observed=True, sort=True)
-    for thread, ((rank, lane), rows) in enumerate(lanes, start=1):  # type: ignore[misc]
+    keys = spans[["rank", "lane"]].drop_duplicates().sort_values(["rank", "lane"], kind="stable")
+    for thread, (rank, lane) in enumerate(
+        zip(keys["rank"].tolist(), keys["lane"].astype(str).tolist(), strict=True), start=1
+    ):
+        rows = spans[(spans["rank"] == rank) & (spans["lane"] == lane)]
         process = FIRST_PROCESS + int(rank)
         file.write(f"NameOsThread, {process}, {thread}, {_quoted(f'rank {rank} {lane}')}\n")
         names, categories = rows["name"].astype(str).tolist(), rows["category"].astype(str).tolist()
