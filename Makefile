@@ -27,7 +27,7 @@ lint: $(VENV)/ready
 	@$(BIN)/mypy
 
 bench: $(VENV)/ready
-	@for name in recording step_time collectives control_plane diagnosis/run; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	@for name in recording step_time collectives control_plane diagnosis/run nvtx; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

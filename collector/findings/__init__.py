@@ -12,7 +12,7 @@ from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
 from .gradients import LateGradients, OversizeGradient
-from .host import Checkpoints, HostCode, IdleDevice
+from .host import Checkpoints, HostCode, IdleDevice, SlowCopies
 from .late_rank import LateRank
 from .run_level import SlowingDown, Stalls
 from .straggler import SlowRank
@@ -30,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     OversizeGradient(),
     LateGradients(),
     ExposedCommunication(),
+    SlowCopies(),
     HostCode(),
     IdleDevice(),
     SlowOptimizer(),

@@ -16,6 +16,8 @@ ORDINARY_RATIO: Final = 0.1
 #: So much a device is idle in healthy runs, between kernels and around the step; as a share of the rest of the step.
 IDLE_ORDINARY_RATIO: Final = 0.1
 HALF: Final = 0.5
+#: Copies below this share of the step are not worth a word.
+LEAST_COPIES_RATIO: Final = 0.03
 
 #: Calls of the host that return only when the device has caught up.
 _SYNCHRONISING: Final = r"(?i)(?:stream|device|event)synchronize|_local_scalar_dense"
@@ -97,6 +99,40 @@ class IdleDevice:
                 sentence=(
                     f"The device is idle for {milliseconds(float(idle_ns.mean()))} of each {milliseconds(step_ns)} step, while "
                     f"the host prepares {per_step:.0f} kernels of {milliseconds(median_ns)} (median)."
+                ),
+            )
+        ]
+
+
+class SlowCopies:
+    """Batches are copied to the device while nothing else goes on."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """One finding if all ranks have it (one rank alone is a straggler)."""
+        copying_ns = facts.part(str(Category.H2D))
+        if not facts.breakdown.knows_compute or not copying_ns.any():
+            return []
+        common_ns = np.broadcast_to(copying_ns.min(axis=0), copying_ns.shape)
+        # With pinned memory and a stream of their own copies run behind computation: nearly all of it goes.
+        gain, interval = gain_of(facts.saved_ns(facts.breakdown.own_work_ns - common_ns), facts.mean_step_ns)
+        if gain < LEAST_COPIES_RATIO:
+            return []
+        return [
+            Finding(
+                class_="data",
+                cause="slow-copies-to-device",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.6,
+                evidence={"mean_ns": round(float(copying_ns.mean()))},
+                remedy=(
+                    "DataLoader(pin_memory=True) and batch.to(device, non_blocking=True), one batch ahead, so that copies run "
+                    "behind computation; send smaller types (uint8 images) and convert on the device."
+                ),
+                sentence=(
+                    f"In each {milliseconds(facts.mean_step_ns)} step {milliseconds(float(common_ns.mean()))} pass with copies "
+                    "to the device, which nothing hides."
                 ),
             )
         ]

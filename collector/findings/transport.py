@@ -77,6 +77,8 @@ class SlowLink:
         if gain < WORTH_RATIO / 2:
             return []
         hosts = sorted(set(facts.trace.meta.hosts.values()))
+        shared = len(hosts) > 1 and len(facts.trace.meta.hosts) > len(hosts)
+        local = " HOROVOD_HIERARCHICAL_ALLREDUCE=1 reduces within hosts first." if shared else ""
         between = f"between the hosts {', '.join(hosts[:8])}" if len(hosts) > 1 else "between the ranks"
         return [
             Finding(
@@ -96,7 +98,7 @@ class SlowLink:
                 remedy=(
                     f"Find out what slows the network {between} (ethtool, iperf3, a limit set with tc, a wrong interface: "
                     "HOROVOD_GLOO_IFACE or NCCL_SOCKET_IFNAME chooses it); until then send fewer bytes: "
-                    "DistributedOptimizer(compression=hvd.Compression.fp16)."
+                    f"DistributedOptimizer(compression=hvd.Compression.fp16).{local}"
                 ),
                 sentence=(
                     f"The link {between} carries {speed * 1e3:.0f} MB/s, less than a gigabit a second: "

@@ -177,6 +177,15 @@ def test_an_optimizer_that_is_slower_than_memory_is_named() -> None:
     assert 0.2 < verdict.predicted_gain < 0.3
 
 
+def test_copies_that_nothing_hides_are_named() -> None:
+    """20 ms in every step of both ranks."""
+    steps = uniform(2, 30, {"data": 0.5, "h2d": 20, **{part: ms for part, ms in HEALTHY.items() if part != "data"}})
+    verdict = analyze(make_trace(jittered(steps))).verdict
+
+    assert (verdict.class_, verdict.cause) == ("data", "slow-copies-to-device")
+    assert verdict.predicted_gain == pytest.approx(20 / 117.5, abs=0.02)
+
+
 def test_garbage_collection_is_named_with_its_pauses() -> None:
     """Every fourth step stops for 100 ms in the loop."""
     steps = changed(2, 40, [0, 1], every=4, host=100)
