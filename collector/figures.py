@@ -80,6 +80,18 @@ def _steps_axis(analysis: Analysis, width: int) -> list[int]:
     return numbers
 
 
+def _rank_bars(theme: str, ranks: int, title: str, **yaxis: Any) -> dict[str, Any]:
+    """The layout of one horizontal bar a rank, first rank on top."""
+    return layout(
+        theme,
+        barmode="stack",
+        height=BARS_PX + 26 * ranks,
+        margin=LEGEND_ABOVE,
+        xaxis={"title": {"text": title}},
+        yaxis={"autorange": "reversed", **yaxis},
+    )
+
+
 def anatomy(analysis: Analysis, theme: str = "light") -> Figure:
     """The mean step of every rank, by part: one bar a rank."""
     facts = analysis.facts
@@ -99,14 +111,7 @@ def anatomy(analysis: Analysis, theme: str = "light") -> Figure:
     ]
     return {
         "data": data,
-        "layout": layout(
-            theme,
-            barmode="stack",
-            height=BARS_PX + 26 * len(ranks),
-            margin=LEGEND_ABOVE,
-            xaxis={"title": {"text": "ms of a mean step"}},
-            yaxis={"autorange": "reversed"},
-        ),
+        "layout": _rank_bars(theme, len(ranks), "ms of a mean step"),
     }
 
 
@@ -273,16 +278,11 @@ def critical_path(analysis: Analysis, theme: str = "light") -> Figure:
         )
     return {
         "data": data,
-        "layout": layout(
+        "layout": _rank_bars(
             theme,
-            barmode="stack",
-            height=BARS_PX + 26 * len(ranks),
-            margin=LEGEND_ABOVE,
-            xaxis={"title": {"text": "% of the critical path"}},
-            yaxis={
-                "autorange": "reversed",
-                "categoryorder": "array",
-                "categoryarray": [f"rank {rank}" for rank in ranks],
-            },
+            len(ranks),
+            "% of the critical path",
+            categoryorder="array",
+            categoryarray=[f"rank {rank}" for rank in ranks],
         ),
     }

@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     if bool(arguments.trace) == bool(arguments.collector):
         raise UsageError("name a trace, or a --collector")
+    if (arguments.follow or arguments.collector) and (arguments.ranks or arguments.warm_up is not None):
+        raise UsageError("--ranks and --warm-up are for runs that are over, not for --follow and --collector")
     try:
         from .app import create_app  # noqa: PLC0415  so that --help needs no Dash
         from .source import Source  # noqa: PLC0415

@@ -1,5 +1,6 @@
 """Serves an application until it is interrupted."""
 
+import signal
 import socket
 
 from flask import Flask
@@ -28,6 +29,8 @@ def serve(server: Flask, host: str, port: int, token: str | None, name: str) -> 
     serving = create_server(server, sockets=[listener], threads=THREADS, ident="")
     shown = f"[{host}]" if ":" in host else host
     print(f"{name}: http://{shown}:{port}/" + (f"?token={token}" if token else ""), flush=True)
+    # Whoever ends us gently gets the same end as Ctrl-C: what has been put into temporary folders goes.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         serving.run()
     except KeyboardInterrupt:
