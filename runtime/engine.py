@@ -3,8 +3,6 @@
 import atexit
 import logging
 import os
-import platform
-import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +13,16 @@ import torch
 # torch.distributed hands it on without exporting it, which type checkers refuse.
 from torch._C._distributed_c10d import PrefixStore
 
-from .. import __version__
 from ..timeline import recorder
 from ..timeline.errors import TraceError
 from ..timeline.horovod_format import HorovodFormat
-from ..timeline.shard_format import ShardClock, ShardFormat, ShardHeader, TensorLife
+from ..timeline.shard_format import ShardFormat, ShardHeader, TensorLife
 from ..timeline.shard_writer import ShardWriter, shard_path
 from ..timeline.vocabulary import SYNCHRONIZE, Category
 from . import devices, elastic_client, instrument, logs, transports
 from .collectives import neutral
 from .config import Config, warn_of_ineffective
-from .control.clock_sync import ClockOffset, measure
+from .control.clock_sync import SAME_CLOCK, ClockOffset, measure
 from .control.coordinator import Coordinator
 from .control.member import Member
 from .control.messages import ClockOffset as ClockOffsetMessage
@@ -37,15 +34,14 @@ from .instrument.samplers import Sampler
 from .meeting import Wanted, meet
 from .operations import ReduceOp
 from .rendezvous import open_store, own_address, remove_job_file
-from .topology import Launched, Topology, boot_id, launched_from, read_launched
+from .shard_header import Run, shard_header
+from .topology import Launched, Topology, launched_from, read_launched
 from .work import Completions, Entry, Handle
 
 _log = logging.getLogger("tlkit.runtime")
 
 #: How long a shutdown waits for the other ranks.
 SHUTDOWN_TIMEOUT_S: Final = 10.0
-
-_SAME_CLOCK = ClockOffset(offset_ns=0, uncertainty_ns=0, method="same-host")
 
 
 class Engine:
@@ -107,7 +103,7 @@ class Engine:
                 fusion_threshold_nbytes=config.fusion_threshold_nbytes,
                 cache_capacity=config.cache_capacity,
             )
-        self._clock = _SAME_CLOCK
+        self._clock: ClockOffset = SAME_CLOCK
         if launched.rank != 0:
             # Rank 0 answers as soon as its control thread runs; ours must not read the channel before that is done.
             channel = joined.channels[0]
@@ -256,27 +252,12 @@ class Engine:
 
     def _header(self) -> ShardHeader:
         topology, welcome = self.topology, self._welcome
-        return ShardHeader(
-            run_id=welcome.run_id,
+        return shard_header(
+            Run(welcome.run_id, welcome.origin_ns, welcome.origin_unix_ns),
             rank=topology.rank,
             size=topology.size,
             local_rank=topology.local_rank,
-            host=socket.gethostname(),
-            boot_id=boot_id(),
-            process_id=os.getpid(),
-            device="cuda" if torch.cuda.is_available() else "cpu",
-            clock=ShardClock(
-                origin_ns=welcome.origin_ns - self._clock.offset_ns,
-                origin_unix_ns=welcome.origin_unix_ns,
-                offset_ns=self._clock.offset_ns,
-                uncertainty_ns=self._clock.uncertainty_ns,
-                method=self._clock.method,
-            ),
-            versions={
-                "tlkit": __version__,
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-            },
+            clock=self._clock,
         )
 
     def shutdown(self) -> None:

@@ -20,10 +20,23 @@ _TIMEOUT_S: Final = 3600
 def as_sqlite(paths: Sequence[Path]) -> list[Path]:
     """`paths`, with an sqlite export in place of each report: the one beside it if it is newer, else one that is made beside it.
 
+    What nsys collected and did not import is made a report first.
+
     Raises:
         TraceError: there is no nsys, or it cannot read the report.
     """
-    return [_export(path) if path.suffix == SUFFIX else path for path in paths]
+    reports = [_imported(path) if path.suffix == COLLECTED else path for path in paths]
+    return [_export(path) if path.suffix == SUFFIX else path for path in reports]
+
+
+def _imported(collected: Path) -> Path:
+    """The report of what nsys has collected and not imported."""
+    report = import_collected(collected)
+    if report is None:
+        raise TraceError(
+            f"{collected}: nsys has left this unimported, and there is no QdstrmImporter here that makes a report of it"
+        )
+    return report
 
 
 def _export(report: Path) -> Path:

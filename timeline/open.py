@@ -11,9 +11,10 @@ from pathlib import Path
 from . import cache
 from .clocks import align
 from .errors import TraceError, TraceNotFoundError, UnknownFormatError
-from .formats import Format, Progress, known_formats
+from .formats import Format, Progress, kineto, known_formats
 from .formats import tlkit as own_format
 from .json_events import args_of, iterate_events
+from .merging import with_profile
 from .nsys_reports import SUFFIX as NSYS_SUFFIX
 from .nsys_reports import as_sqlite
 from .remote import fetch, is_url
@@ -62,15 +63,27 @@ def open_trace(
             f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod, a "
             "trace of the PyTorch profiler, an sqlite export of Nsight Systems, or other Chrome trace JSON; plain, gzip or zstd"
         )
+    if set(known) == {own_format.NAME, kineto.NAME}:
+        own, of_profiler = (
+            _open_one_kind(formats[name], known[name], progress, use_cache=use_cache, complete_family=complete_family)
+            for name in (own_format.NAME, kineto.NAME)
+        )
+        return with_profile(own, of_profiler, [kineto.written_beside(source) for source in known[kineto.NAME]])
     if len(known) > 1:
         raise TraceError(f"these files are of several formats ({', '.join(sorted(known))}): open one kind at a time")
     ((name, sources),) = known.items()
+    return _open_one_kind(formats[name], sources, progress, use_cache=use_cache, complete_family=complete_family)
+
+
+def _open_one_kind(
+    reader: Format, sources: list[Source], progress: Progress, *, use_cache: bool, complete_family: bool
+) -> Trace:
     notes: list[str] = []
-    if name == own_format.NAME:
+    if reader.NAME == own_format.NAME:
         if complete_family:
             sources = _with_siblings(sources)
         sources, notes = _of_one_run(sources)
-    trace = _read(formats[name], sources, progress, use_cache=use_cache)
+    trace = _read(reader, sources, progress, use_cache=use_cache)
     trace = align(trace)
     return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, *notes)))
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from .nvtx_ranges import NvtxRanges, open_nvtx
 from .shard_writer import OpenSpan, ShardWriter
@@ -29,6 +29,22 @@ Args = dict[str, Any]
 _METERED: Final = frozenset({Category.DATA, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER})
 
 
+_OF_TRAINING_THREAD: Final = (LANE_TIDS[LaneKind.COMPUTE], LANE_TIDS[LaneKind.HOST])
+
+#: Phases whose work a device does, later than the training thread hands it out.
+_ON_DEVICE: Final = frozenset({Category.H2D, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER})
+
+
+class Device(Protocol):
+    """Tells when a device, which works through what it is handed in order, reached the beginning and the end of a span."""
+
+    def mark(self) -> Any:
+        """A mark behind everything that the calling thread has handed out so far."""
+
+    def span(self, lane: LaneKind, category: Category, name: str, marks: tuple[Any, Any], args: Args | None) -> None:
+        """Record what lies between two marks, as soon as the device has passed them."""
+
+
 class _State:
     """What is on, in this process."""
 
@@ -41,6 +57,7 @@ class _State:
         self.drains: list[Callable[[], None]] = []
         self.thread_time = ThreadTime()
         self.metered: OpenSpan | None = None
+        self.device: Device | None = None
 
     def refresh(self) -> None:
         self.on = self.writer is not None or self.nvtx is not None
@@ -90,6 +107,16 @@ def stop_nvtx() -> None:
     """Forget the tool; ranges that are open stay with it."""
     _state.nvtx = None
     _state.refresh()
+
+
+def use_device(device: Device | None) -> None:
+    """Put the phases of a step on the compute lane when the device does them; the training thread gets the lane `host`."""
+    _state.device = device
+
+
+def device() -> Device | None:
+    """The device that tells when it does what; None where the training thread itself computes."""
+    return _state.device
 
 
 def start_timeline(writer: ShardWriter) -> None:
@@ -163,12 +190,15 @@ def begin(
             writer = None
         elif lane is LaneKind.COMPUTE:
             _state.compute_depth += 1
-    opened = OpenSpan(name, category, LANE_TIDS[lane], args, writer)
+    on_device = _state.device is not None and lane is LaneKind.COMPUTE
+    opened = OpenSpan(name, category, LANE_TIDS[LaneKind.HOST if on_device else lane], args, writer)
     if writer is not None:
         writer.open_spans[id(opened)] = opened
         if category in _METERED and _state.metered is None:
             _state.metered = opened
             opened.thread_time = _state.thread_time.read()
+        if on_device and category in _ON_DEVICE and _state.device is not None:
+            opened.device = _state.device.mark()
     nvtx = _state.nvtx
     if nvtx is not None:
         opened.nvtx = nvtx
@@ -186,11 +216,14 @@ def end(opened: OpenSpan | None, args: Args | None = None) -> None:
     writer = opened.writer
     if writer is None:
         return
-    if opened.tid == LANE_TIDS[LaneKind.COMPUTE] and _state.compute_depth:
+    if opened.tid in _OF_TRAINING_THREAD and _state.compute_depth:
         _state.compute_depth -= 1
     writer.open_spans.pop(id(opened), None)
     if args:
         opened.args = {**opened.args, **args} if opened.args else args
+    if opened.device is not None and _state.device is not None:
+        marks = (opened.device, _state.device.mark())
+        _state.device.span(LaneKind.COMPUTE, Category(opened.category), opened.name, marks, opened.args)
     try:
         opened.claim.pop()
     except IndexError:
@@ -224,7 +257,7 @@ def discard(opened: OpenSpan | None) -> None:
             opened.nvtx.pop()
         if opened.writer is not None:
             opened.writer.open_spans.pop(id(opened), None)
-            if opened.tid == LANE_TIDS[LaneKind.COMPUTE] and _state.compute_depth:
+            if opened.tid in _OF_TRAINING_THREAD and _state.compute_depth:
                 _state.compute_depth -= 1
         opened.claim.clear()
         if opened is _state.metered:
@@ -307,11 +340,13 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 __all__ = [
+    "Device",
     "OpenSpan",
     "add_drain",
     "begin",
     "complete",
     "counter",
+    "device",
     "discard",
     "end",
     "in_compute_span",
@@ -328,4 +363,5 @@ __all__ = [
     "stop_nvtx",
     "stop_timeline",
     "timeline",
+    "use_device",
 ]

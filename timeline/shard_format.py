@@ -49,6 +49,8 @@ class ShardHeader:
     process_id: int
     device: str
     clock: ShardClock
+    runtime: str = "tlkit"
+    """Who runs the collectives: `tlkit`, or `torch` for torch.distributed."""
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -134,6 +136,7 @@ class ShardFormat:
                     "boot_id",
                     "process_id",
                     "device",
+                    "runtime",
                 )
             },
             "clock": {"source": "CLOCK_MONOTONIC", **msgspec.to_builtins(header.clock)},
@@ -145,7 +148,8 @@ class ShardFormat:
             self.metadata("process_sort_index", {"sort_index": header.rank}),
         ]
         for lane, tid in LANE_TIDS.items():
-            lines += self.lane(tid, str(lane))
+            if lane is not LaneKind.HOST or header.device != "cpu":
+                lines += self.lane(tid, str(lane))
         return lines
 
     def lane(self, tid: int, name: str) -> list[str]:

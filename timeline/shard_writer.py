@@ -38,7 +38,7 @@ class OpenSpan:
     exactly one of them gets it.
     """
 
-    __slots__ = ("args", "category", "claim", "name", "nvtx", "start_ns", "thread_time", "tid", "writer")
+    __slots__ = ("args", "category", "claim", "device", "name", "nvtx", "start_ns", "thread_time", "tid", "writer")
 
     def __init__(
         self, name: str, category: str, tid: int, args: dict[str, Any] | None, writer: "ShardWriter | None"
@@ -50,6 +50,8 @@ class OpenSpan:
         self.writer = writer
         self.nvtx: NvtxRanges | None = None
         self.thread_time: tuple[int, int] | None = None
+        self.device: Any = None
+        """Where the device was when the span began (`recorder.Device`)."""
         self.claim = [None]
         self.start_ns = time.monotonic_ns()
 

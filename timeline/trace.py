@@ -150,9 +150,13 @@ class TraceMeta:
     clock: Clock
     known_categories: frozenset[Category]
     """Categories that this trace can show.  A category outside is unknown, not zero."""
+    runtime: str = ""
+    """Who runs the collectives: `horovod` (Horovod or our own runtime), `torch` (torch.distributed), "" if unknown."""
     hosts: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """Sentences for the user: stale shards left out, ranks missing, and the like."""
+    run_id: str = ""
+    """The same for all files of a run of ours, "" if unknown."""
     epoch_unix_ns: int = 0
     """Wall clock at time 0 of the run, 0 if unknown."""
 

@@ -64,6 +64,7 @@ LANE_TIDS: Final = {
     LaneKind.DATA: 2,
     LaneKind.COMMUNICATION: 3,
     LaneKind.OTHER: 4,
+    LaneKind.HOST: 5,
 }
 WORKER_TID: Final = 10
 

@@ -3,6 +3,21 @@
 The four parts live in folders of their own at the root of the repository and install below this name: `tlkit.timeline`
 (the format and the tables), `tlkit.runtime` (the Horovod-compatible runtime that records), `tlkit.collector` (diagnosis)
 and `tlkit.dashboard`.
+
+`tlkit.instrument()` records a training that does not use `hvd`; `tlkit.trace_handler()` puts what torch.profiler saw beside it.
 """
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Functions that need torch, imported when they are asked for."""
+    if name == "instrument":
+        from .runtime.recording import instrument_training  # noqa: PLC0415
+
+        return instrument_training
+    if name == "trace_handler":
+        from .runtime.profiling import trace_handler  # noqa: PLC0415
+
+        return trace_handler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from .base import CLASSES, WORTH_RATIO, Finding, Rule
 from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
-from .gradients import LateGradients, OversizeGradient
+from .gradients import BucketCopies, LateGradients, OversizeGradient
 from .host import Checkpoints, HostCode, IdleDevice, SlowCopies
 from .late_rank import LateRank
 from .run_level import SlowingDown, Stalls
@@ -29,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     WrongBackend(),
     OversizeGradient(),
     LateGradients(),
+    BucketCopies(),
     ExposedCommunication(),
     SlowCopies(),
     HostCode(),

@@ -90,3 +90,8 @@ def name_ranks(ranks: Sequence[int], size: int) -> str:
         return f"Rank {ranks[0]}" if size > 1 else "The training loop"
     shown = ", ".join(map(str, ranks[:8]))
     return f"Ranks {shown}{', …' if len(ranks) > 8 else ''}"  # noqa: PLR2004
+
+
+def accumulation(facts: Facts) -> str:
+    """How gradients of several passes are gathered before they are reduced, in the words of the runtime that was recorded."""
+    return "no_sync()" if facts.trace.meta.runtime == "torch" else "backward_passes_per_step"

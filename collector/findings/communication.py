@@ -11,7 +11,7 @@ from ..breakdown import IDLE
 from ..facts import Facts, Row
 from ..gain import gain_of
 from ..replay import MOVING, Replay, replay
-from .base import Finding, milliseconds, shorten
+from .base import Finding, accumulation, milliseconds, shorten
 from .transport import fits_shared_memory, is_slow_link
 
 #: Below this share of the step communication is not worth a word.
@@ -122,12 +122,12 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
     alone = float(small["tensors"].median()) <= 1
     nbytes = float(small["nbytes"].clip(lower=0).sum()) / (facts.steps.count * max(len(facts.ranks), 1))
     threshold = max(2, 1 << int(np.ceil(np.log2(max(nbytes, 1) * 2 / (1 << 20) + 1))))
-    remedy = (
-        f"Let them travel together: HOROVOD_FUSION_THRESHOLD={threshold << 20} ({threshold} MiB) is enough for them (the "
-        "default fuses up to 128 MiB; 0 fuses nothing), or reduce them with grouped_allreduce."
-        if alone
-        else "Let more of them travel together: raise HOROVOD_CYCLE_TIME (to 5 ms, say), or give DistributedOptimizer groups=1."
-    )
+    remedy = _fuse_more(threshold, alone=alone)
+    if facts.trace.meta.runtime == "torch":
+        remedy = (
+            "Let them travel together: larger buckets (DistributedDataParallel(bucket_cap_mb=100)), larger modules for "
+            "fully_shard, one all_reduce of a flat tensor for your own."
+        )
     return Finding(
         class_="communication",
         cause="many-small-collectives",
@@ -141,6 +141,16 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
             f"{count:.0f} collectives of at most 64 KiB in every step cost {milliseconds(latency_ns)} each, whatever "
             f"their size; {_cost(facts, moving_ns)}."
         ),
+    )
+
+
+def _fuse_more(threshold: int, *, alone: bool) -> str:
+    """What makes Horovod fuse more (threshold in MiB)."""
+    return (
+        f"Let them travel together: HOROVOD_FUSION_THRESHOLD={threshold << 20} ({threshold} MiB) is enough for them (the "
+        "default fuses up to 128 MiB; 0 fuses nothing), or reduce them with grouped_allreduce."
+        if alone
+        else "Let more of them travel together: raise HOROVOD_CYCLE_TIME (to 5 ms, say), or give DistributedOptimizer groups=1."
     )
 
 
@@ -160,11 +170,16 @@ def _bandwidth(
     biggest = _biggest_tensor(facts)
     who = f" The largest tensor is {biggest[0]} with {biggest[1] / 1e6:.1f} MB." if biggest else ""
     doubt = "" if facts.breakdown.knows_compute else " How much of that computation hides, this trace cannot tell."
+    fp16 = "DistributedOptimizer(compression=hvd.Compression.fp16)"
+    less_often = "DistributedOptimizer(backward_passes_per_step=2)"
+    if facts.trace.meta.runtime == "torch":
+        fp16 = "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+        less_often = "every second pass under model.no_sync()"
     remedy = (
-        "Send half the bytes: DistributedOptimizer(compression=hvd.Compression.fp16); or fewer: accumulate gradients "
-        "with backward_passes_per_step, and look for a faster transport or link."
+        f"Send half the bytes: {fp16}; or fewer: accumulate gradients "
+        f"with {accumulation(facts)}, and look for a faster transport or link."
         if compress
-        else "Reduce gradients half as often: DistributedOptimizer(backward_passes_per_step=2), which doubles the effective "
+        else f"Reduce gradients half as often: {less_often}, which doubles the effective "
         "batch; at this speed fp16 compression would cost a processor more time than it saves."
     )
     return [

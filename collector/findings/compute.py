@@ -11,7 +11,7 @@ from ..facts import Facts
 from ..gain import gain_of
 from ..intervals import of_spans, total_within
 from ..replay import replay
-from .base import WORTH_RATIO, Finding, milliseconds
+from .base import WORTH_RATIO, Finding, accumulation, milliseconds
 
 #: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the
 #: same twice for each state (Adam has two, momentum one).
@@ -64,7 +64,7 @@ class SlowOptimizer:
                 },
                 remedy=(
                     f"{name}(…, fused=True) updates in one pass (SGD, Adam, AdamW, Adagrad have it); look for work of your own "
-                    "in step hooks; or update less often with backward_passes_per_step."
+                    f"in step hooks; or update less often ({accumulation(facts)})."
                 ),
                 sentence=(
                     f"{name} takes {took} of each {milliseconds(step_ns)} step; "

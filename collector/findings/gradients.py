@@ -10,7 +10,7 @@ from ...timeline.vocabulary import BACKWARD, Category
 from ..facts import Facts
 from ..gain import gain_of
 from ..replay import CONTENTION, replay
-from .base import WORTH_RATIO, Finding, milliseconds, shorten
+from .base import WORTH_RATIO, Finding, accumulation, milliseconds, shorten
 
 #: A tensor with this share of all bytes is what communication is about.
 OVERSIZE_SHARE: Final = 0.5
@@ -75,8 +75,8 @@ class OversizeGradient:
                 },
                 remedy=(
                     f"Keep the dense gradient of {shown} out of every step: nn.Embedding(sparse=True) with "
-                    "sparse_as_dense=False if few rows change, a factored or smaller layer, divided over the ranks with a "
-                    "process set, or updated every few steps with backward_passes_per_step."
+                    "sparse_as_dense=False if few rows change, a factored or smaller layer, divided over the ranks, or updated "
+                    f"every few steps ({accumulation(facts)})."
                 ),
                 sentence=(
                     f"{shown} has {share:.0%} of all gradient bytes ({nbytes / 1e6:.1f} MB): computing, reducing and applying "
@@ -154,13 +154,42 @@ class LateGradients:
                 },
                 remedy=(
                     "Let gradients come earlier: large layers near the output rather than near the input, "
-                    "backward_passes_per_step to reduce less often, or the optimizer's update of this step behind the next "
+                    f"{accumulation(facts)} to reduce less often, or the optimizer's update of this step behind the next "
                     "forward pass."
                 ),
                 sentence=(
                     f"{late:.0%} of the gradient bytes are ready only in the last {LATE_SHARE:.0%} of backward, so that nothing "
                     f"hides their reduction; {milliseconds(float(changed.saved_ns.mean()))} of each "
                     f"{milliseconds(facts.mean_step_ns)} step could be hidden."
+                ),
+            )
+        ]
+
+
+class BucketCopies:
+    """DDP copies every gradient into its bucket and out of it again; as views of the buckets they need no copy."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding."""
+        if facts.trace.meta.runtime != "torch" or not facts.breakdown.knows_compute or facts.breakdown.on_device:
+            return []
+        copying = facts.on_critical_rank(str(Category.FUSION))
+        gain, interval = gain_of(copying, facts.mean_step_ns)
+        if gain < WORTH_RATIO / 2:
+            return []
+        return [
+            Finding(
+                class_="communication",
+                cause="bucket-copies",
+                ranks=facts.ranks,
+                predicted_gain=gain,
+                gain_interval=interval,
+                confidence=0.8,
+                evidence={"copying_out_ns": round(float(copying.mean()))},
+                remedy="DistributedDataParallel(gradient_as_bucket_view=True): gradients then live in the buckets.",
+                sentence=(
+                    f"After its buckets are reduced, DDP copies the gradients out of them: "
+                    f"{milliseconds(float(copying.mean()))} of each {milliseconds(facts.mean_step_ns)} step."
                 ),
             )
         ]

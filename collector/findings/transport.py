@@ -78,7 +78,14 @@ class SlowLink:
             return []
         hosts = sorted(set(facts.trace.meta.hosts.values()))
         shared = len(hosts) > 1 and len(facts.trace.meta.hosts) > len(hosts)
-        local = " HOROVOD_HIERARCHICAL_ALLREDUCE=1 reduces within hosts first." if shared else ""
+        is_torch = facts.trace.meta.runtime == "torch"
+        compress = (
+            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+            if is_torch
+            else "DistributedOptimizer(compression=hvd.Compression.fp16)"
+        )
+        interface = "GLOO_SOCKET_IFNAME" if is_torch else "HOROVOD_GLOO_IFACE"
+        local = " HOROVOD_HIERARCHICAL_ALLREDUCE=1 reduces within hosts first." if shared and not is_torch else ""
         between = f"between the hosts {', '.join(hosts[:8])}" if len(hosts) > 1 else "between the ranks"
         return [
             Finding(
@@ -97,8 +104,7 @@ class SlowLink:
                 },
                 remedy=(
                     f"Find out what slows the network {between} (ethtool, iperf3, a limit set with tc, a wrong interface: "
-                    "HOROVOD_GLOO_IFACE or NCCL_SOCKET_IFNAME chooses it); until then send fewer bytes: "
-                    f"DistributedOptimizer(compression=hvd.Compression.fp16).{local}"
+                    f"{interface} or NCCL_SOCKET_IFNAME chooses it); until then send fewer bytes: {compress}.{local}"
                 ),
                 sentence=(
                     f"The link {between} carries {speed * 1e3:.0f} MB/s, less than a gigabit a second: "
@@ -110,6 +116,8 @@ class SlowLink:
 
 def fits_shared_memory(facts: Facts) -> bool:
     """Whether all ranks are on one host and yet talk through sockets, on processors."""
+    if facts.trace.meta.runtime == "torch":
+        return False  # PyTorch's own wheels have no MPI to change to
     hosts = facts.trace.meta.hosts
     if len(set(hosts.values())) != 1 or len(hosts) < max(facts.trace.meta.size, 2):
         return False

@@ -23,12 +23,15 @@ class ClockOffset:
     method: str
 
 
-def offset_of(pong: ClockPong, received_ns: int) -> ClockOffset:
+SAME_CLOCK: Final = ClockOffset(offset_ns=0, uncertainty_ns=0, method="same-host")
+
+
+def offset_of(sent_ns: int, coordinator_ns: int, received_ns: int) -> ClockOffset:
     """The offset that one exchange shows: half of the round trip is the most it can be wrong by."""
-    round_trip_ns = received_ns - pong.sent_ns
-    middle_ns = pong.sent_ns + round_trip_ns // 2
+    round_trip_ns = received_ns - sent_ns
+    middle_ns = sent_ns + round_trip_ns // 2
     return ClockOffset(
-        offset_ns=pong.coordinator_ns - middle_ns,
+        offset_ns=coordinator_ns - middle_ns,
         uncertainty_ns=round_trip_ns - round_trip_ns // 2,
         method="min-rtt",
     )
@@ -51,10 +54,15 @@ def measure(channel: Channel, *, same_host: bool, timeout_s: float) -> ClockOffs
             ) from error
         if not isinstance(pong, ClockPong):
             raise RuntimeFailure(f"rank 0 gave up during start: {pong}")
-        measured = offset_of(pong, time.monotonic_ns())
+        measured = offset_of(pong.sent_ns, pong.coordinator_ns, time.monotonic_ns())
         if best is None or measured.uncertainty_ns < best.uncertainty_ns:
             best = measured
     assert best is not None  # EXCHANGES is positive
+    return settle(best, same_host=same_host)
+
+
+def settle(best: ClockOffset, *, same_host: bool) -> ClockOffset:
+    """What the best exchange says; ranks of one kernel have one clock, unless they have not (time namespaces)."""
     if same_host and abs(best.offset_ns) <= best.uncertainty_ns + _SAME_CLOCK_TOLERANCE_NS:
-        return ClockOffset(offset_ns=0, uncertainty_ns=0, method="same-host")
+        return SAME_CLOCK
     return best

@@ -448,7 +448,7 @@ class ControlPlane:
 
     def _note_clock(self, pong: ClockPong) -> None:
         received_ns = time.monotonic_ns()
-        measured = offset_of(pong, received_ns)
+        measured = offset_of(pong.sent_ns, pong.coordinator_ns, received_ns)
         writer = recorder.timeline()
         if writer is not None:
             writer.clock(received_ns, measured.offset_ns, measured.uncertainty_ns)

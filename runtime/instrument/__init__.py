@@ -4,24 +4,27 @@ import logging
 from typing import Any
 
 from ...timeline import recorder
-from . import data, garbage, model, optimizer
+from . import copies, data, device_time, garbage, model, optimizer, torch_collectives
 from .optimizer import optimizer_span
 from .steps import tracker
 
 _log = logging.getLogger("tlkit.instrument")
-_PARTS = (data, model, optimizer, garbage)
+_PARTS = (data, model, optimizer, copies, device_time, garbage)
 _installed: list[Any] = []
 
 
-def install() -> None:
+def install(*, collectives: bool = False) -> None:
     """Instrument torch in this process; the calling thread is the training thread.  Does nothing the second time.
+
+    Args:
+        collectives: whether those of torch.distributed are recorded, for trainings that do not use our `hvd`.
 
     A part that cannot be instrumented, as in a future torch, is reported once and left out.
     """
     recorder.mark_training_thread()
     if _installed:
         return
-    for part in _PARTS:
+    for part in (*_PARTS, *((torch_collectives,) if collectives else ())):
         try:
             part.install()
         except Exception:  # training goes on without this part

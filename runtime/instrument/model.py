@@ -3,18 +3,23 @@
 Only the training thread is looked at.  A module called inside another one costs a function call and a comparison.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from ...timeline import recorder
 from ...timeline.vocabulary import BACKWARD, FORWARD, INPUT_COUNTER, Category
+from . import device_time
 from .patching import Patches
 from .steps import tracker
 
 _is_compiling = torch.compiler.is_compiling
 _patches = Patches()
+
+
+at_backward_end: list[Callable[[], None]] = []
+"""Called, and forgotten, when the backward pass that is under way ends."""
 
 
 class _Depth:
@@ -37,6 +42,7 @@ def install() -> None:
             return original_call(self, *args, **kwargs)
         _Depth.forward = True
         tracker.touch()
+        device_time.look()
         described: dict[str, Any] = {"module": type(self).__name__}
         if not self.training:
             described["training"] = False
@@ -58,6 +64,8 @@ def install() -> None:
             return original_backward(*args, **kwargs)
         finally:
             _Depth.backward = False
+            while at_backward_end:
+                at_backward_end.pop()()
             recorder.end(opened)
 
     recorded_call.__wrapped__ = original_call  # type: ignore[attr-defined]

@@ -307,6 +307,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             events=reader.events,
             dropped=dict(source.dropped),
             clock=Clock(method="single", uncertainty_ns=0),
+            runtime="horovod",
             known_categories=frozenset({Category.NEGOTIATE, Category.QUEUE, Category.FUSION, Category.COLLECTIVE}),
             notes=tuple(_notes(reader)),
             epoch_unix_ns=reader.epoch_unix_ns + first_ns if reader.epoch_unix_ns else 0,

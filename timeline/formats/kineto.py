@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from ..args import FileArgs
 from ..columns import TableBuilder
 from ..errors import TraceError
+from ..merging import Beside
 from ..scanning import Events, scan_all
 from ..source import Source
 from ..trace import (
@@ -76,6 +78,17 @@ def sniff(head: bytes) -> bool:
     return any(mark in head for mark in marks)
 
 
+def written_beside(source: Source) -> Beside | None:
+    """The timeline beside which our handler of torch.profiler wrote a file; None for a file of another's making."""
+    match = re.match(rb'\s*{"tlkit": ({[^{}]*}),', source.head())
+    if match is None:
+        return None
+    try:
+        return msgspec.json.decode(match[1], type=Beside)
+    except msgspec.MsgspecError:
+        return None
+
+
 def _metadata(events: Events) -> dict[str, Any]:
     """What stands around the array of events."""
     try:
@@ -95,6 +108,17 @@ def _metadata(events: Events) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _rank_and_size(source: Source, metadata: dict[str, Any], fallback_rank: int) -> tuple[int, int]:
+    """Which rank of how many a file is of; 0 ranks where it does not say."""
+    in_name = _RANK_IN_NAME.search(source.path.name)
+    rank, size = int(in_name[1]) if in_name else fallback_rank, 0
+    for place, size_name in (("tlkit", "size"), ("distributedInfo", "world_size")):
+        told = metadata.get(place)
+        if isinstance(told, dict):
+            rank, size = _integer(told.get("rank"), rank), _integer(told.get(size_name), size)
+    return rank, size
+
+
 def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) and abs(value) < 2**62 else default
 
@@ -109,10 +133,7 @@ def _inside(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarr
 
 def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvents:
     metadata = _metadata(events)
-    distributed = metadata.get("distributedInfo")
-    distributed = distributed if isinstance(distributed, dict) else {}
-    in_name = _RANK_IN_NAME.search(source.path.name)
-    rank = _integer(distributed.get("rank"), int(in_name[1]) if in_name else fallback_rank)
+    rank, size = _rank_and_size(source, metadata, fallback_rank)
     categories, names = events.texts["category"], events.texts["name"]
     is_left_out = among(categories, _LEFT_OUT)[events.category]
     is_span = (events.phase == ord("X")) & (events.duration >= 0) & ~is_left_out
@@ -166,7 +187,7 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
         source=source,
         events=events,
         rank=rank,
-        size=_integer(distributed.get("world_size"), 0),
+        size=size,
         base_ns=_integer(metadata.get("baseTimeNanoseconds"), 0),
         rows=rows,
         is_device=is_device,
@@ -251,6 +272,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             dropped=dict(sum((item.source.dropped for item in ranks), Counter())),
             clock=Clock(method="single" if len(ranks) == 1 else "none", uncertainty_ns=0),
             known_categories=frozenset(known - {Category.OTHER}),
+            runtime="torch",
             notes=tuple(_notes(ranks, collectives, size)),
             epoch_unix_ns=origin_ns if is_epoch else 0,
         ),

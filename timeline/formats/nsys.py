@@ -7,7 +7,7 @@ process that did something on a device, or pushed NVTX ranges, is a rank.
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ from ..errors import TraceError
 from ..source import Source
 from ..trace import (
     ARRIVAL_COLUMNS,
-    COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,
     SPAN_COLUMNS,
     STEP_COLUMNS,
@@ -31,13 +30,13 @@ from .base import Progress
 from .kineto_tables import kind_of
 from .nsys_database import PID_SHIFT, Database, Export, Spans, lane_of, opened, thread_names, whole
 from .nsys_ranges import CAPITALS, PHASES, range_of_ours
+from .nsys_tables import columns_of, make_collectives, ranks_of
 
 NAME: Final = "nsys"
 
 _MAGIC: Final = b"SQLite format 3\0"
 _NCCL: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 _STEP: Final = re.compile(rf"^(?:ProfilerStep\s*#|step[ _#]?|iteration[ _#]?|{STEP}\D?)(\d*)$", re.IGNORECASE)
-_RANK_IN_NAME: Final = re.compile(r"(?:rank[-_.]?|rep\.)(\d+)", re.IGNORECASE)
 
 _HOST_TO_DEVICE: Final = 1
 _PUSH_POP, _START_END, _MARK = 59, 60, 34
@@ -140,8 +139,15 @@ def _read_nvtx(database: Database, export: Export, strings: dict[int, str], thre
         waiting = np.array([row for row, name in enumerate(names) if name == SYNCHRONIZE], np.int64)
         export.spans.append(_waits(process[waiting], starts[waiting], ends[waiting]))
         export.collectives += [
-            (int(process[row]), name.lower(), -1, int(starts[row]), int(ends[row]))
-            for row, name in enumerate(names)
+            (
+                int(process[at]),
+                name.lower(),
+                -1,
+                int(starts[at]),
+                int(ends[at]),
+                -1 if payload[row] is None else int(payload[row]),
+            )
+            for at, (row, name) in enumerate(zip(rows, names, strict=True))
             if name in CAPITALS
         ]
     updates = np.sort(starts[[name == OPTIMIZER_STEP for name in names]])
@@ -230,7 +236,7 @@ def _read_device(database: Database, export: Export, strings: dict[int, str]) ->
             )
         )
         export.collectives += [
-            (int(pids[row]), kind_of(names[row]), int(launched[row]), int(starts[row]), int(ends[row]))
+            (int(pids[row]), kind_of(names[row]), int(launched[row]), int(starts[row]), int(ends[row]), -1)
             for row, nccl in enumerate(is_nccl)
             if nccl
         ]
@@ -288,7 +294,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     for number, source in enumerate(sources):
         exports.append(_read_export(source))
         progress(number + 1, len(sources))
-    ranks = _ranks(exports)
+    ranks = ranks_of(exports)
     if not ranks:
         raise TraceError(
             f"{sources[0].path} holds no ranges and no work of a device: profile with nsys profile -t cuda,nvtx"
@@ -301,20 +307,20 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     counters = TableBuilder(COUNTER_COLUMNS)
     for export in exports:
         moved = shift[id(export)] - origin
-        parts += [_part(spans, export, ranks, moved) for spans in export.spans]
+        parts += [columns_of(spans, export, ranks, moved) for spans in export.spans]
         for pid, number, start, end in export.steps:
             if (id(export), pid) in ranks:
                 steps.append((ranks[id(export), pid], number, start + moved, end + moved))
-        for pid, kind, launched, start, end in export.collectives:
+        for pid, kind, launched, start, end, nbytes in export.collectives:
             if (id(export), pid) not in ranks:
                 continue
             at = launched + moved if launched >= 0 else -1
-            rows.append((ranks[id(export), pid], kind, at, start + moved, end - start))
+            rows.append((ranks[id(export), pid], kind, at, start + moved, end - start, nbytes))
         for name, at, value in export.counters:
             counters.add(
                 min(rank for (owner, _), rank in ranks.items() if owner == id(export)), name, at + moved, value
             )
-    collectives = _collectives(rows)
+    collectives = make_collectives(rows)
     arrivals = collectives[["process_set", "seq", "rank"]].assign(
         arrival_ns=collectives["submitted_ns"].where(collectives["submitted_ns"] >= 0, collectives["start_ns"])
     )
@@ -344,53 +350,3 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         steps=table,
         counters=counters.finish(),
     )
-
-
-def _ranks(exports: Sequence[Export]) -> dict[tuple[int, int], int]:
-    """A rank for every process that did something, by export and globalPid."""
-    ranks: dict[tuple[int, int], int] = {}
-    for export in exports:
-        doing = [spans for spans in export.spans if set(spans.kinds) - {LaneKind.HOST}] or export.spans
-        pids = sorted({int(pid) for spans in doing for pid in np.unique(spans.process)})
-        # Loader workers push ranges, too; who steps is a rank.
-        stepping = {pid for pid, *_ in export.steps} | set(export.device_of)
-        pids = [pid for pid in pids if pid in stepping] or pids
-        pids = [pid for _, pid in sorted((export.device_of.get(pid, 1 << 30), pid) for pid in pids)]
-        in_name = _RANK_IN_NAME.search(export.source.path.name)
-        first = int(in_name[1]) if in_name and len(pids) == 1 else len(ranks)
-        for number, pid in enumerate(pids):
-            ranks[id(export), pid] = first + number
-    return ranks
-
-
-def _part(spans: Spans, export: Export, ranks: dict[tuple[int, int], int], moved: int) -> dict[str, Any]:
-    """Spans as columns; those of processes that are no ranks are left out."""
-    rank = np.array([ranks.get((id(export), pid), -1) for pid in spans.process.tolist()], np.int32)
-    kept = np.flatnonzero(rank >= 0)
-
-    def encoded(values: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-        numbers: dict[str, int] = {}
-        codes = np.array([numbers.setdefault(str(values[row]), len(numbers)) for row in kept.tolist()], np.int32)
-        return codes, list(numbers)
-
-    return {
-        "rank": rank[kept],
-        "lane": encoded(spans.lanes),
-        "lane_kind": encoded(spans.kinds),
-        "category": encoded(spans.categories),
-        "name": encoded(spans.names),
-        "start_ns": spans.start[kept] + moved,
-        "dur_ns": (spans.end - spans.start)[kept],
-        "args_row": np.full(len(kept), -1, np.int64),
-    }
-
-
-def _collectives(rows: list[tuple[int, str, int, int, int]]) -> pd.DataFrame:
-    builder = TableBuilder(COLLECTIVE_COLUMNS)
-    seq: Counter[int] = Counter()
-    for rank, kind, launched, start, duration in sorted(rows, key=lambda row: (row[0], row[3])):
-        builder.add(
-            rank, 0, seq[rank], kind, "", "", "nccl" if launched >= 0 else "", -1, 1, launched, -1, start, duration, 0
-        )
-        seq[rank] += 1
-    return builder.finish()

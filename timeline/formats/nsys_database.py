@@ -43,7 +43,7 @@ class Export:
     """When the host launched a device's work, by globalPid and correlation."""
     steps: list[tuple[int, int, int, int]] = field(default_factory=list)
     """globalPid, number, start, end."""
-    collectives: list[tuple[int, str, int, int, int]] = field(default_factory=list)
+    collectives: list[tuple[int, str, int, int, int, int]] = field(default_factory=list)
     """globalPid, kind, launched, start, end."""
     counters: list[tuple[str, int, float]] = field(default_factory=list)
     device_of: dict[int, int] = field(default_factory=dict)

@@ -96,7 +96,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     for key, arrival_ns in sorted(arrivals.items()):
         arrival_table.add(*key, arrival_ns)
     return Trace(
-        meta=_meta(shards),
+        meta=_meta(shards, first_ns),
         spans=assemble(SPAN_COLUMNS, tables["spans"]),
         collectives=assemble(COLLECTIVE_COLUMNS, tables["collectives"]),
         tensors=assemble(TENSOR_COLUMNS, tables["tensors"]),
@@ -144,7 +144,7 @@ def _rank_clock(shard: Shard) -> RankClock:
     return RankClock(offset_ns=shard.header.offset_ns, drift=drift, uncertainty_ns=shard.header.uncertainty_ns)
 
 
-def _meta(shards: Sequence[Shard]) -> TraceMeta:
+def _meta(shards: Sequence[Shard], first_ns: int) -> TraceMeta:
     headers = [shard.header for shard in shards]
     ranks = tuple(sorted({header.rank for header in headers}))
     size = max(*(header.size for header in headers), len(ranks))
@@ -168,7 +168,9 @@ def _meta(shards: Sequence[Shard]) -> TraceMeta:
             ranks={shard.header.rank: _rank_clock(shard) for shard in shards},
         ),
         known_categories=frozenset(Category),
+        runtime="torch" if any(header.runtime == "torch" for header in headers) else "horovod",
         hosts={header.rank: header.host for header in headers},
+        run_id=headers[0].run_id,
         notes=tuple(notes),
-        epoch_unix_ns=next((header.origin_unix_ns for header in headers if header.rank == 0), 0),
+        epoch_unix_ns=next((header.origin_unix_ns + first_ns for header in headers if header.rank == 0), 0),
     )

@@ -37,6 +37,7 @@ class Header:
     rank: int = 0
     size: int = 0
     host: str = ""
+    runtime: str = ""
     origin_unix_ns: int = 0
     offset_ns: int = 0
     uncertainty_ns: int = 0
@@ -56,6 +57,7 @@ def header_of(args: dict[str, Any]) -> Header:
         rank=integer(args.get("rank"), 0),
         size=integer(args.get("size"), 0),
         host=str(args.get("host", "")),
+        runtime=str(args.get("runtime", "")),
         origin_unix_ns=integer(clock.get("origin_unix_ns"), 0),
         offset_ns=integer(clock.get("offset_ns"), 0),
         uncertainty_ns=integer(clock.get("uncertainty_ns"), 0),

@@ -1,0 +1,291 @@
+"""`tlkit.instrument()`: trainings that use torch.distributed itself are recorded, on real ranks, and are what they were without."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tlkit.collector import analyze
+from tlkit.timeline import open_trace
+from tlkit.timeline.errors import TraceError
+
+from .ranks import environment_of, free_port, run_ranks
+
+_TRAINING = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import tlkit
+
+RANK, SIZE = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
+dist.init_process_group("gloo", rank=RANK, world_size=SIZE)
+torch.manual_seed(0)
+net = torch.nn.Sequential(
+    torch.nn.Linear(64, 512), torch.nn.BatchNorm1d(512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.Linear(512, 10)
+)
+
+def train(model, steps=12, slow_ms=0, after=lambda: None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rows = torch.utils.data.TensorDataset(torch.randn(16 * steps, 64), torch.randint(0, 10, (16 * steps,)))
+    for x, y in torch.utils.data.DataLoader(rows, batch_size=16):
+        if RANK == 1:
+            time.sleep(slow_ms / 1e3)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        after()
+
+def digest():
+    return sum(float(p.double().sum()) for p in net.parameters())
+"""
+
+
+def test_ddp_is_recorded_with_its_buckets_and_the_slow_rank_is_found(tmp_path: Path) -> None:
+    """Every step has its broadcast of buffers and its buckets, in bytes; what backward waits is no work of its own."""
+    run_ranks(
+        2,
+        _TRAINING
+        + """
+tlkit.instrument()
+train(DistributedDataParallel(net), steps=20, slow_ms=40)
+""",
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    trace = open_trace(tmp_path / "t.json")
+    trace.check()
+    assert trace.meta.runtime == "torch"
+    assert trace.meta.size == 2
+    assert trace.meta.clock.method == "runtime"
+    assert set(trace.steps["step"]) == set(range(20))
+
+    parameters = 64 * 512 + 512 + 2 * 512 + 512 * 512 + 512 + 512 * 10 + 10
+    last = trace.collectives.sort_values(["rank", "seq"])
+    reduced = last[last["kind"] == "allreduce"].groupby(["rank"], observed=True)["nbytes"].sum()
+    assert list(reduced) == [parameters * 4 * 20] * 2
+    # When DDP begins, everything; before each forward pass BatchNorm's three buffers.
+    sent = last[last["kind"] == "broadcast"]
+    buffers = (512 + 512) * 4 + 8
+    assert set(sent["nbytes"]) == {buffers, buffers + parameters * 4}
+    assert set(last["algorithm"]) == {"gloo"}
+
+    analysis = analyze(tmp_path / "t.json")
+    assert analysis.verdict.class_ == "straggler"
+    assert list(analysis.verdict.ranks) == [1]
+    work = analysis.facts.breakdown.own_work_ns.mean(axis=1) / 1e6
+    assert work[1] - work[0] == pytest.approx(40, abs=15)
+
+
+def test_the_training_is_the_same_with_and_without(tmp_path: Path) -> None:
+    """Parameters after ten steps are equal to the bit, since DDP itself divides and reduces as before."""
+    script = (
+        _TRAINING
+        + """
+if os.environ.get("RECORD"):
+    tlkit.instrument()
+torch.manual_seed(RANK)
+train(DistributedDataParallel(net, bucket_cap_mb=0.2, gradient_as_bucket_view=True), steps=10)
+answer(digest())
+"""
+    )
+    recorded = run_ranks(2, script, {"HOROVOD_TIMELINE": f"{tmp_path}/t.json", "RECORD": "1"})
+    plain = run_ranks(2, script)
+    assert [result.answer for result in recorded] == [result.answer for result in plain]
+    assert open_trace(tmp_path / "t.json").collectives["seq"].max() > 20
+
+
+def test_a_hook_of_the_users_own_is_kept_and_seen(tmp_path: Path) -> None:
+    """What it reduces is recorded as it travels: in half the bytes."""
+    run_ranks(
+        2,
+        _TRAINING
+        + """
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+tlkit.instrument()
+model = DistributedDataParallel(net)
+model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+train(model)
+""",
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    reduced = open_trace(tmp_path / "t.json").collectives
+    reduced = reduced[reduced["kind"] == "allreduce"]
+    assert set(reduced["dtype"]) == {"float16"}
+    blocked = open_trace(tmp_path / "t.json").spans
+    assert (blocked["name"] == "SYNCHRONIZE").sum() >= 12
+
+
+def test_fully_sharded_training_is_recorded(tmp_path: Path) -> None:
+    """FSDP's gathers before forward and backward, and its scatters."""
+    run_ranks(
+        2,
+        _TRAINING
+        + """
+from torch.distributed.fsdp import fully_shard
+tlkit.instrument()
+for layer in net:
+    if isinstance(layer, torch.nn.Linear):
+        fully_shard(layer)
+fully_shard(net)
+train(net)
+""",
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    trace = open_trace(tmp_path / "t.json")
+    kinds = trace.collectives.groupby(["rank", "kind"], observed=True).size()
+    for rank in (0, 1):
+        assert kinds[rank, "reducescatter"] == 4 * 12
+        assert kinds[rank, "allgather"] >= 4 * 12
+    # The ranks agree on every number, kind and size.
+    described = trace.collectives.astype({"kind": "str"})[["rank", "seq", "kind", "nbytes"]]
+    of = [set(map(tuple, described[described["rank"] == rank].drop(columns="rank").to_numpy())) for rank in (0, 1)]
+    assert of[0] == of[1]
+
+
+def test_groups_calls_and_blocking_are_recorded(tmp_path: Path) -> None:
+    """Functions by name and by position, blocking and not, on a group of some ranks."""
+    results = run_ranks(
+        3,
+        _TRAINING
+        + """
+recording = tlkit.instrument()
+pair = dist.new_group([0, 2])
+value = torch.ones(1000)
+dist.all_reduce(value)
+work = dist.all_reduce(value, dist.ReduceOp.MAX, async_op=True)
+time.sleep(0.05 * RANK)
+work.wait()
+if RANK != 1:
+    dist.broadcast(torch.ones(10, dtype=torch.int64), src=2, group=pair)
+out = [torch.zeros(5) for _ in range(3)]
+dist.all_gather(out, torch.ones(5))
+dist.barrier()
+recording.stop()
+before = torch.nn.Module.__call__
+dist.all_reduce(value)
+answer(float(value[0]))
+""",
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    assert [result.answer for result in results] == [9.0] * 3
+    trace = open_trace(tmp_path / "t.json")
+    world = trace.collectives[trace.collectives["process_set"] == 0]
+    assert list(world[world["rank"] == 1]["kind"]) == ["allreduce", "allreduce", "allgather", "barrier"]
+    assert list(world[world["rank"] == 0]["op"])[:2] == ["sum", "max"]
+    assert list(world[world["rank"] == 2]["nbytes"]) == [4000, 4000, 20, 0]
+    of_pair = trace.collectives[trace.collectives["process_set"] != 0]
+    assert list(of_pair["rank"]) == [0, 2]
+    assert set(of_pair["dtype"]) == {"int64"}
+    assert of_pair["process_set"].nunique() == 1
+    assert (trace.spans[trace.spans["rank"] == 1]["name"] == "SYNCHRONIZE").any()
+
+
+def test_a_loop_without_ranks_is_recorded_and_the_line_costs_nothing_when_off(tmp_path: Path) -> None:
+    """One process, no process group; without a timeline torch is left as it is."""
+    script = """
+import sys, torch, tlkit
+call = torch.nn.Module.__call__
+recording = tlkit.instrument(sys.argv[1] if len(sys.argv) > 1 else None)
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+print(torch.nn.Module.__call__ is call)
+"""
+    environment = {key: value for key, value in environment_of(0, 1, 1).items() if not key.startswith("HOROVOD_")}
+    command = [sys.executable, "-c", script]
+    off = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    on = subprocess.run([*command, f"{tmp_path}/t.json"], env=environment, capture_output=True, text=True, check=True)
+    assert (off.stdout, on.stdout) == ("True\n", "False\n")
+    trace = open_trace(tmp_path / "t.json")
+    assert len(trace.steps) == 5
+    assert {"FORWARD", "BACKWARD", "OPTIMIZER_STEP"} <= set(trace.spans["name"])
+
+
+def test_ranks_that_have_not_met_are_told_where_to_call() -> None:
+    """One clear error instead of as many runs as ranks."""
+    ended = subprocess.run(
+        [sys.executable, "-c", "import tlkit; tlkit.instrument('t.json')"],
+        env=environment_of(0, 2, free_port()),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode != 0
+    assert "call tlkit.instrument() after torch.distributed.init_process_group()" in ended.stderr
+
+
+def test_a_profile_lies_in_the_timeline_of_its_run(tmp_path: Path) -> None:
+    """torch.profiler's operators are where the timeline's phases are, and do not change the diagnosis; another run's are refused."""
+    profiled = (
+        _TRAINING
+        + """
+tlkit.instrument()
+P = torch.profiler
+schedule = P.schedule(wait=2, warmup=1, active=4, repeat=2)
+with P.profile(activities=[P.ProfilerActivity.CPU], schedule=schedule, on_trace_ready=tlkit.trace_handler()) as profiler:
+    train(DistributedDataParallel(net), steps=16, slow_ms=20, after=profiler.step)
+"""
+    )
+    for run in ("one", "other"):
+        (tmp_path / run).mkdir()
+        run_ranks(2, profiled, {"HOROVOD_TIMELINE": f"{tmp_path}/{run}/t.json"})
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == [
+        "t.json", "t.profile.rank0.json", "t.profile.rank1.json", "t.profile2.rank0.json", "t.profile2.rank1.json", "t.rank1.json",
+    ]  # fmt: skip
+    json.loads((tmp_path / "one/t.profile.rank0.json").read_bytes())
+    files = [tmp_path / "one/t.json", *(tmp_path / "one").glob("t.profile.rank*.json")]
+    merged = open_trace(files)
+    merged.check()
+    for rank in (0, 1):
+        spans = merged.spans[merged.spans["rank"] == rank]
+        steps = spans[spans["name"] == "OPTIMIZER_STEP"]
+        inner = spans[spans["name"].astype("str").str.startswith("Optimizer.step#")]
+        assert len(inner) == 4
+        assert inner["lane"].astype("str").str.startswith("profiler: ").all()
+        for start, duration in inner[["start_ns", "dur_ns"]].to_numpy():
+            nearest = steps.iloc[int(np.argmin(np.abs(steps["start_ns"].to_numpy() - start)))]
+            # Hooks of ours run before and after; steps are 20 ms apart.
+            assert start > nearest["start_ns"] - 500_000
+            assert start + duration < nearest["start_ns"] + nearest["dur_ns"] + 5_000_000
+            assert json.loads(merged.raw_args[int(inner["args_row"].iloc[0])]) is not None
+    alone, together = analyze(tmp_path / "one/t.json"), analyze(files)
+    assert together.verdict.class_ == alone.verdict.class_
+    parts, parts_alone = together.facts.breakdown.parts_ns, alone.facts.breakdown.parts_ns
+    assert all((parts[name] == parts_alone[name]).all() for name in parts)
+    with pytest.raises(TraceError, match="not taken during the run"):
+        open_trace([tmp_path / "one/t.json", *(tmp_path / "other").glob("t.profile.rank*.json")])
+
+
+def test_clocks_that_are_apart_are_brought_together(tmp_path: Path) -> None:
+    """Rank 1's monotonic clock is 5,000 s ahead: the ranks measure that through torch's store."""
+    probe = subprocess.run(["unshare", "-T", "--monotonic", "5000", "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip("time namespaces cannot be made here")
+    script = "import os, sys, time, torch\n" + _TRAINING + "tlkit.instrument()\ntrain(DistributedDataParallel(net))\n"
+    port = free_port()
+    processes = []
+    for rank in (0, 1):
+        apart = ["unshare", "-T", "--monotonic", "5000", "--fork"] if rank else []
+        environment = environment_of(rank, 2, port) | {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"}
+        processes.append(subprocess.Popen([*apart, sys.executable, "-c", script], env=environment))
+    assert [process.wait(90) for process in processes] == [0, 0]
+    trace = open_trace(tmp_path / "t.json")
+    measured = trace.meta.clock.ranks[1]
+    assert abs(measured.offset_ns + 5_000_000_000_000) <= measured.uncertainty_ns < 5_000_000
+    ends = trace.collectives.assign(end_ns=trace.collectives["start_ns"] + trace.collectives["dur_ns"])
+    apart_ns = ends.groupby("seq")["end_ns"].agg(lambda end: end.max() - end.min()).median()
+    assert apart_ns < 10_000_000
+
+
+def test_this_torch_has_what_is_wrapped() -> None:
+    """A name that a new torch drops would silently not be recorded."""
+    from tlkit.runtime.instrument.torch_collectives import _FUNCTIONS
+
+    present = [name for name in _FUNCTIONS if hasattr(torch.distributed, name)]
+    assert len(present) >= 10
