@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := demo-output
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py timeline/scanning/native.c
 	@echo "Setting up $(VENV) (a minute or two the first time)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[runtime,test,lint]' 2>&1 | grep -v 'is ignored: it is neither' || true
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs]' 2>&1 | grep -v 'is ignored: it is neither' || true
 	@$(BIN)/python -c 'import torch, tlkit'
 	@touch $@
 
@@ -25,6 +25,11 @@ lint: $(VENV)/ready
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run .venv/bin/ruff format ."; exit 1; }
 	@$(BIN)/mypy
+
+docs: $(VENV)/ready
+	@$(BIN)/python packaging/commands_reference.py --check
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 bench: $(VENV)/ready
 	@for name in recording step_time collectives control_plane diagnosis/run nvtx; do $(BIN)/python benchmarks/$$name.py || exit 1; done

@@ -30,10 +30,9 @@ def build(name: str) -> tuple[Any, Any]:
         from train_transformer import Transformer  # noqa: PLC0415
 
         return Transformer(256, 32), torch.randint(256, (4, 32))
-    from faults import Fault  # noqa: PLC0415
-    from train_cnn import Network  # noqa: PLC0415
+    from cnn import Network  # noqa: PLC0415
 
-    return Network(24, Fault(), 0), torch.randn(16, 3, 32, 32)
+    return Network(), torch.randn(16, 3, 32, 32)
 
 
 def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:

@@ -30,10 +30,9 @@ def build(name: str) -> tuple[Any, Any]:
 
         return Transformer(256, 32, width=256), torch.randint(256, (2, 32))
     if name == "cnn":
-        from faults import Fault  # noqa: PLC0415
-        from train_cnn import Network  # noqa: PLC0415
+        from cnn import Network  # noqa: PLC0415
 
-        return Network(24, Fault(), 0), torch.randn(16, 3, 32, 32)
+        return Network(), torch.randn(16, 3, 32, 32)
 
     class Tiny(torch.nn.Module):
         def __init__(self) -> None:

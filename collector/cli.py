@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from .. import __version__
-from ..timeline.commands import Parser, parse_range, parse_ranks, run_command, width
+from ..timeline.commands import Parser, parse_range, parse_ranks, run_command, width, with_completion
 from ..timeline.errors import UsageError
 from ..timeline.progress import ProgressBar
 from .analysis import Analysis, analyze
@@ -85,7 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--warm-up", type=int, metavar="N", help="leave out the first N steps (default: found out)")
     add("--no-color", action="store_true", help="plain text, as when the output is piped")
     add("--version", action="version", version=f"tl-analyze {__version__}")
-    return parser
+    return with_completion(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
-from ..timeline.commands import Parser, run_command, width
+from ..timeline.commands import Parser, run_command, width, with_completion
 from ..timeline.errors import UsageError
 from ..timeline.progress import ProgressBar
 from .analysis import Analysis, analyze
@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="leave with status 1 if the median step of B is longer by more than this, as 5%%, and that is no chance",
     )
     add("--version", action="version", version=f"tl-diff {__version__}")
-    return parser
+    return with_completion(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from .. import __version__
 from ..collector.analysis import analyze
 from ..collector.service.live import Follower
 from ..collector.service.mirror import Mirror
-from ..timeline.commands import Parser, parse_ranks, run_command
+from ..timeline.commands import Parser, parse_ranks, run_command, with_completion
 from ..timeline.errors import UsageError
 from ..timeline.progress import ProgressBar
 
@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--ranks", metavar="R,…", help="these ranks only")
     add("--warm-up", type=int, metavar="N", help="leave out the first N steps (default: found out)")
     add("--version", action="version", version=f"tl-dash {__version__}")
-    return parser
+    return with_completion(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,8 @@ from torch._C._distributed_c10d import PrefixStore
 from ..timeline import recorder
 from ..timeline.errors import RuntimeFailure, TraceError, UsageError
 from ..timeline.shard_writer import ShardWriter, shard_path
-from . import devices, engine, instrument, logs
+from . import devices, engine, logs
+from . import instrument as instruments
 from .config import Config
 from .control.clock_sync import EXCHANGES, SAME_CLOCK, ClockOffset, offset_of, settle
 from .instrument.samplers import Sampler
@@ -65,7 +66,7 @@ class Recording:
             self._sampler.stop()
         recorder.stop_timeline()
         recorder.stop_nvtx()
-        instrument.uninstall()
+        instruments.uninstall()
 
     def _start(self, config: Config, writer: ShardWriter | None, local_rank: int) -> None:
         if writer is not None:
@@ -74,7 +75,7 @@ class Recording:
                 index = devices.index_for_nvml()
                 self._sampler = Sampler(config.sample_interval_s, local_rank=local_rank, device=index)
                 self._sampler.start()
-        instrument.install(collectives=True)
+        instruments.install(collectives=True)
         atexit.register(self.stop)
 
     def __enter__(self) -> Self:
@@ -97,7 +98,7 @@ def current() -> Recording | None:
     return _current
 
 
-def instrument_training(timeline: str | os.PathLike[str] | None = None) -> Recording:
+def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
     """Record the training of this process: data loading, forward, backward, optimizer, steps and collectives.
 
     Call it on every rank, after `torch.distributed.init_process_group` (in a training of several ranks) and before the loop.

@@ -18,7 +18,7 @@ run() { # name, then the script and its arguments
 
 run transformer samples/train_transformer.py
 run cnn samples/train_cnn.py
-run cnn-with-a-slow-rank samples/train_cnn.py --fault slow-forward:rank=1,ms=50
+run cnn-with-a-slow-rank benchmarks/diagnosis/train.py --steps 40 --fault slow-forward:rank=1,ms=50
 
 echo
 echo "Made:"

@@ -12,10 +12,9 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
-from faults import Fault
+from cnn import Images, Network
 from torch.nn import functional
 from torch.utils.data import DataLoader
-from train_cnn import Images, Network
 
 
 def main() -> None:
@@ -29,10 +28,10 @@ def main() -> None:
     hvd.init()
     torch.set_num_threads(1)
     torch.manual_seed(42)
-    dataset = Images(args.images, args.batch_size, Fault(), hvd.rank())
+    dataset = Images(args.images)
     sampler = hvd.elastic.ElasticSampler(dataset)
     loader = DataLoader(dataset, batch_size=args.batch_size, sampler=sampler)
-    model = Network(24, Fault(), hvd.rank())
+    model = Network()
     plain = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
-from faults import Fault
+from cnn import Images, Network
 from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
-from train_cnn import Images, Network
 
 #: The batch for which the learning rate is given.
 REFERENCE_BATCH = 256
@@ -63,10 +62,10 @@ def main() -> None:
     hvd.init()
     torch.set_num_threads(1)
     torch.manual_seed(42)
-    dataset = Images(args.images, args.batch_size, Fault(), hvd.rank())
+    dataset = Images(args.images)
     sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=hvd.size(), rank=hvd.rank())
     loader = DataLoader(dataset, batch_size=args.batch_size, sampler=sampler, drop_last=True)
-    model = Network(24, Fault(), hvd.rank())
+    model = Network()
 
     batch = args.batch_size * args.batches_per_step * hvd.size()
     rate = args.learning_rate * batch / REFERENCE_BATCH

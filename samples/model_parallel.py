@@ -1,13 +1,18 @@
 """A network that is split over ranks, and each part replicated: process sets of both kinds.
 
     tl-run -np 4 python samples/model_parallel.py
+    tl-run -np 4 python samples/model_parallel.py --sets static
+    tl-run -np 4 --mpi python samples/model_parallel.py --sets mpi
 
 Ranks 0 and 1 hold one half each of the hidden layer, and so do ranks 2 and 3, of the same network on other data.  A pair adds up
 its halves' outputs in the forward pass; ranks that hold the same half average their gradients.  At the end rank 0 compares the
-result with the undivided network, trained alone on all data.
+result with the undivided network, trained alone on all data.  The sets of ranks are added while the job runs
+(`dynamic`), named before it begins (`static`), or are MPI communicators (`mpi`).
 """
 
 import argparse
+import os
+from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -56,28 +61,59 @@ def batch(step: int, replica: int, size: int) -> tuple[torch.Tensor, torch.Tenso
     return images, images[:, :CLASSES].argmax(1)
 
 
+def dynamic_sets() -> tuple[Any, Any]:
+    """This rank's pair, and the ranks with its half.  All ranks add all sets in the same order, whoever is in them."""
+    hvd.init(process_sets="dynamic")
+    rank, size = hvd.rank(), hvd.size()
+    firsts = range(0, size, 2)
+    # Two ranks are one pair, which is everybody.
+    pairs = [hvd.add_process_set([first, first + 1]) for first in firsts] if size > 2 else [hvd.global_process_set]
+    same_half = [hvd.add_process_set(list(range(part, size, 2))) for part in range(2)]
+    return pairs[rank // 2], same_half[rank % 2]
+
+
+def static_sets() -> tuple[Any, Any]:
+    """The same, named before the ranks have met: the launcher says how many there are."""
+    size = int(os.environ["HOROVOD_SIZE"])
+    pairs = [hvd.ProcessSet([first, first + 1]) for first in range(0, size, 2)] if size > 2 else []
+    same_half = [hvd.ProcessSet(list(range(part, size, 2))) for part in range(2)]
+    hvd.init(process_sets=[*pairs, *same_half])
+    rank = hvd.rank()
+    return pairs[rank // 2] if pairs else hvd.global_process_set, same_half[rank % 2]
+
+
+def mpi_sets() -> tuple[Any, Any]:
+    """The same, out of the world by MPI's own means."""
+    from mpi4py import MPI  # noqa: PLC0415  only here
+
+    world = MPI.COMM_WORLD
+    pairs = [hvd.ProcessSet(world.Split(world.rank // 2))] if world.size > 2 else []
+    same_half = hvd.ProcessSet(world.Split(world.rank % 2))
+    hvd.init(world, process_sets=[*pairs, same_half])
+    return pairs[0] if pairs else hvd.global_process_set, same_half
+
+
+SETS = {"dynamic": dynamic_sets, "static": static_sets, "mpi": mpi_sets}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--sets", choices=list(SETS), default="dynamic")
     args = parser.parse_args()
 
-    hvd.init(process_sets="dynamic")
+    pair, same_half = SETS[args.sets]()
     torch.set_num_threads(1)
     torch.manual_seed(1)
     rank, size = hvd.rank(), hvd.size()
     if size % 2:
         raise SystemExit("a network of two halves takes an even number of ranks")
     part, replica, replicas = rank % 2, rank // 2, size // 2
-    # Sets are added by all ranks in the same order, whoever is in them.  Two ranks are one pair, which is everybody.
-    pairs = [hvd.add_process_set([2 * number, 2 * number + 1]) for number in range(replicas)] if replicas > 1 else []
-    same_half = [hvd.add_process_set(list(range(number, size, 2))) for number in range(2)]
-    pair = pairs[replica] if pairs else hvd.global_process_set
-
     whole = Whole()
     model = Half(whole, part, pair)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), process_set=same_half[part])
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), process_set=same_half)
     alone = torch.optim.SGD(whole.parameters(), lr=0.2)
     loss = torch.zeros(())
     for step in range(args.steps):

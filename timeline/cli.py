@@ -14,7 +14,7 @@ from rich.text import Text
 
 from .. import __version__
 from . import export
-from .commands import Parser, clean, parse_range, parse_ranks, run_command, width
+from .commands import Parser, clean, parse_range, parse_ranks, run_command, width, with_completion
 from .errors import UsageError
 from .open import files_of, open_trace
 from .progress import ProgressBar
@@ -77,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
             added.add_argument("--steps", metavar="A:B", help="steps A to B-1")
             added.add_argument("--ranks", metavar="R,…", help="these ranks")
             added.add_argument("--categories", metavar="C,…", help="spans of these categories")
-    return parser
+    return with_completion(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

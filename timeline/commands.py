@@ -17,6 +17,40 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; {self.prog} --help shows what there is")
 
 
+class _PrintCompletion(argparse.Action):
+    """Prints what a shell needs to complete the command, and leaves."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _namespace: Any, shell: Any, _option: Any = None) -> None:
+        import shtab  # noqa: PLC0415  wanted once a year
+
+        _complete_files(parser, shtab)
+        print(shtab.complete(parser, shell))
+        parser.exit(0)
+
+
+def with_completion(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """`parser`, with a flag that prints what a shell needs to complete the command."""
+    parser.add_argument(
+        "--print-completion",
+        choices=("bash", "zsh", "tcsh"),
+        action=_PrintCompletion,
+        help="print a script that completes this command in that shell, and leave",
+    )
+    return parser
+
+
+def _complete_files(parser: argparse.ArgumentParser, shtab: Any) -> None:
+    """Arguments that are called after files or folders complete as such."""
+    for action in parser._actions:  # noqa: SLF001  argparse has no other way to its arguments
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for command in action.choices.values():
+                _complete_files(command, shtab)
+        elif action.metavar in {"DIR", "FOLDER"}:
+            vars(action)["complete"] = shtab.DIRECTORY
+        elif action.metavar in {"FILE", "TRACE", "SHARD", "OTHER"} or action.dest == "command":
+            vars(action)["complete"] = shtab.FILE
+
+
 def run_command(name: str, work: Callable[[], int]) -> int:
     """Do the work of a command; returns its exit status.  An error of ours is one line."""
     try:

@@ -13,9 +13,9 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     """Functions that need torch, imported when they are asked for."""
     if name == "instrument":
-        from .runtime.recording import instrument_training  # noqa: PLC0415
+        from .runtime.recording import instrument  # noqa: PLC0415
 
-        return instrument_training
+        return instrument
     if name == "trace_handler":
         from .runtime.profiling import trace_handler  # noqa: PLC0415
 

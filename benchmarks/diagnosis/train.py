@@ -20,8 +20,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "samples"))
+
+from cnn import Images, Network
 
 FAULTS = {
     "slow-dataset": "reading samples takes longer (ms a batch)",
@@ -79,21 +83,17 @@ class Faults:
                 pass
 
 
-class Images(Dataset[tuple[torch.Tensor, int]]):
-    """Made-up images of ten classes, each made when it is asked for."""
+class FaultyImages(Images):
+    """Images that take their time."""
 
     def __init__(self, count: int, batch_size: int, faults: Faults) -> None:
-        self.count, self.batch_size, self.faults = count, batch_size, faults
-
-    def __len__(self) -> int:
-        return self.count
+        super().__init__(count)
+        self.batch_size, self.faults = batch_size, faults
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         self.faults.sleep("slow-dataset", 1 / self.batch_size)
         self.faults.spin("slow-transform", 1 / self.batch_size)
-        label = index % 10
-        generator = torch.Generator().manual_seed(index)
-        return torch.randn(3, 32, 32, generator=generator) + 0.1 * label, label
+        return super().__getitem__(index)
 
 
 class Collate:
@@ -108,29 +108,13 @@ class Collate:
         return batch
 
 
-class Block(nn.Module):
-    """Two convolutions around a shortcut."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first, self.first_norm = nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels)
-        self.second, self.second_norm = nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = functional.relu(self.first_norm(self.first(x)))
-        return functional.relu(x + self.second_norm(self.second(y)))
-
-
-class Network(nn.Module):
-    """Seven blocks, 60 parameter tensors, 0.3 MB, and a huge layer on demand."""
+class FaultyNetwork(Network):
+    """The samples' network, slowed down, and with a huge layer on demand."""
 
     def __init__(self, channels: int, faults: Faults, huge: str) -> None:
-        super().__init__()
+        super().__init__(channels)
         self.faults, self.passes, self.where = faults, 0, huge
         self.huge = nn.Linear(3000, 3000, bias=False) if huge else None
-        self.stem = nn.Conv2d(3, channels, 3, stride=2, padding=1)
-        self.blocks = nn.Sequential(*(Block(channels) for _ in range(7)))
-        self.head = nn.Linear(channels, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.faults.sleep("slow-forward")
@@ -140,7 +124,7 @@ class Network(nn.Module):
             self.faults.sleep("periodic-forward")
         if self.huge is not None and self.where == "late-layer":
             x = x + 1e-6 * self.huge(x.flatten(1)[:, :3000]).mean()
-        scores: torch.Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        scores = super().forward(x)
         if self.faults.has("slow-backward"):
             scores.register_hook(lambda _: self.faults.sleep("slow-backward"))
         if self.huge is not None and self.where == "huge-tensor":
@@ -237,7 +221,7 @@ def loader_of(args: argparse.Namespace, faults: Faults, rank: int, size: int) ->
     """One epoch, or short ones."""
     steps = 5 if args.short_epochs else args.steps
     sizes = Sizes(args.batch_size, faults, rank, steps)
-    dataset = Images(sum(sizes.sizes) * size, args.batch_size, faults)
+    dataset = FaultyImages(sum(sizes.sizes) * size, args.batch_size, faults)
     collate = Collate(faults)
     if faults.has("big-batches") or faults.has("uneven-batches"):
         return DataLoader(dataset, batch_sampler=sizes, num_workers=args.workers, collate_fn=collate)
@@ -262,7 +246,7 @@ def train(args: argparse.Namespace, rank: int, size: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(42)
     huge = next((name for name in ("huge-tensor", "late-layer") if name in wanted), "")
-    model: nn.Module = Network(args.channels, faults, huge)
+    model: nn.Module = FaultyNetwork(args.channels, faults, huge)
     model, optimizer = (setup_ddp if args.ddp else setup_hvd)(model, faults)
     hog = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if faults.has("hog") else None
     rubbish = [[number] for number in range(2_000_000)] if faults.has("garbage") else []

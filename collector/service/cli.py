@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ... import __version__
-from ...timeline.commands import Parser, run_command
+from ...timeline.commands import Parser, run_command, with_completion
 from ...timeline.errors import UsageError
 from .alerts import Alerts
 from .push import Pusher, be_modest
@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--run", metavar="NAME", help="what the run is called there (default: the timeline's name and the run's id)")
     add("--token", help="the collector's token (default: TLKIT_TOKEN)")
     add("--once", action="store_true", help="send what is there, and end")
-    return parser
+    return with_completion(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

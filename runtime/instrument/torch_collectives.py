@@ -267,6 +267,10 @@ class _RecordedGroup(dist.ProcessGroup):
         _finish_with(work, under_way)
         return work
 
+    def broadcast(self, tensors: Any, options: Any) -> Any:  # type: ignore[override]  # C++ calls this one of two
+        """What DDP's ranks agree on.  Left to C++ it holds the interpreter's lock, and may wait for a thread that wants it."""
+        return self._behind.broadcast(tensors, options)
+
 
 def _recorded_reducer(original: Any) -> Any:
     """What makes DDP's reducer, on a group that is recorded."""

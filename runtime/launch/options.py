@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ... import __version__
+from ...timeline.commands import Parser, with_completion
 from ...timeline.errors import UsageError
 
 _DESCRIPTION: Final = """\
@@ -190,16 +191,9 @@ _INVERTED: Final = (
 _LOG_LEVELS: Final = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of leaving, so that wrong usage is an error like any other."""
-
-    def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; tl-run --help shows the flags")
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `tl-run`."""
-    parser = _Parser(
+    parser = Parser(
         prog="tl-run",
         usage="tl-run -np N [flags] command [its arguments]",
         description=_DESCRIPTION,
@@ -253,7 +247,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_flags_of_hosts(parser)
     add_settings(parser.add_argument_group("settings of the runtime (each sets a HOROVOD_* variable)"))
     add("command", nargs=argparse.REMAINDER, help="what to run, with its arguments")
-    return parser
+    return with_completion(parser)
 
 
 def _add_flags_of_hosts(parser: argparse.ArgumentParser) -> None:

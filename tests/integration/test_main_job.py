@@ -17,6 +17,7 @@ from tlkit.timeline.conformance import check_trace_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CNN = REPOSITORY / "samples" / "train_cnn.py"
+FAULTY = REPOSITORY / "benchmarks" / "diagnosis" / "train.py"
 TRANSFORMER = REPOSITORY / "samples" / "train_transformer.py"
 
 #: A script of nobody's in particular: no argument parser, no DataLoader, its own names.
@@ -162,7 +163,7 @@ def test_an_injected_fault_is_found(
 ) -> None:
     """The verdict has the right class, the right ranks and the right cause, whatever else the machine does."""
     arguments = ("--steps", "14", "--channels", "8", "--batch-size", "8", "--fault", fault)
-    analysis = analyze(train(tmp_path / "t.json", CNN, *arguments, ranks=ranks))
+    analysis = analyze(train(tmp_path / "t.json", FAULTY, *arguments, ranks=ranks))
     verdict = analysis.verdict
 
     assert (verdict.class_, verdict.ranks) == (expected_class, expected_ranks), verdict.sentence
