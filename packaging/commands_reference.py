@@ -24,8 +24,8 @@ COMMANDS = {
 HEAD = """\
 # Commands
 
-Made from the commands' own parsers by `python packaging/commands_reference.py`. Every command has `--help` and `--version`, and `--print-completion bash`
-(`zsh`, `tcsh`) prints what a shell needs to complete it:
+Made from the commands' own parsers by `python packaging/commands_reference.py`. Every command has `--help` and `--version`, and
+`--print-completion bash` (`zsh`, `tcsh`) prints what a shell needs to complete it:
 
 ```
 tl-analyze --print-completion bash > ~/.local/share/bash-completion/completions/tl-analyze

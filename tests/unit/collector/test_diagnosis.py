@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzzing import examples
 from tests.traces import MS, Parts, make_trace, uniform
 from tlkit.collector import analyze, make_report
 from tlkit.timeline.trace import SPAN_COLUMNS, make_table
@@ -168,7 +169,7 @@ parts = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.lists(parts, min_size=4, max_size=4), min_size=1, max_size=3))
 def test_the_parts_of_every_step_sum_to_the_step(steps: list[list[Parts]]) -> None:
     """Whatever the steps are made of; in the report as well."""

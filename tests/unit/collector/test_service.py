@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzzing import examples
 from tests.traces import make_trace
 from tlkit.collector import analyze
 from tlkit.collector.service.alerts import Alerts
@@ -18,7 +19,7 @@ from tlkit.timeline.errors import TraceNotFoundError
 from .test_diagnosis import changed, jittered
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=12)), max_size=25))
 def test_a_shard_never_has_gaps_or_doubles(pieces: list[tuple[int, bytes]]) -> None:
     """Whatever is sent in whatever order: the shard is what fits at its end, piece after piece."""

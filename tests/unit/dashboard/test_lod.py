@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzzing import examples
 from tests.traces import make_trace
 from tlkit.dashboard.lod import SHADES, view
 from tlkit.dashboard.rows import CATEGORIES, MOST_DEPTH, make_rows
@@ -56,7 +57,7 @@ def test_every_span_has_one_row_of_its_lane(described: list[tuple[int, str, str,
             assert rows.row_of_span[index] - first <= around
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(spans, st.integers(0, 900), st.integers(1, 600), st.sampled_from([1, 3, 40, 1000]))
 def test_what_is_drawn_is_what_is_there(
     described: list[tuple[int, str, str, int, int]], low: int, length: int, columns: int

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzzing import examples
 from tlkit.runtime.control import bits
 from tlkit.runtime.control.consistency import find_disagreement
 from tlkit.runtime.control.coordinator import Coordinator
@@ -182,7 +183,7 @@ def _deliver(mind: Coordinator, members: list[Member], rank: int) -> None:
         message = members[rank].collect()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(1, 4),
     st.integers(0, 6),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzzing import examples
 from tlkit.timeline import open_trace
 from tlkit.timeline.clocks import align, compare, find_clocks
 from tlkit.timeline.trace import (
@@ -60,7 +61,7 @@ def make_trace(
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     offset=st.integers(-(10**12), 10**12),
     count=st.integers(1, 200),
@@ -77,7 +78,7 @@ def test_an_offset_is_found_within_what_is_claimed(offset: int, count: int, seed
     assert found.uncertainty_ns < 5_000_000
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     offset=st.integers(-(10**10), 10**10),
     drift=st.floats(-2e-4, 2e-4),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzzing import examples
 from tlkit.timeline import TraceError, open_trace
 from tlkit.timeline.errors import TraceNotFoundError, UnknownFormatError
 from tlkit.timeline.json_events import iterate_events
@@ -254,7 +255,7 @@ def test_one_broken_event_costs_no_other(broken: str, reason: str) -> None:
     assert dropped == {reason: 1}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 1000), st.integers(0, 400))
 def test_noise_in_a_file_never_raises_anything_but_our_errors(noise: bytes, position: int, skipped: int) -> None:
     """Bytes overwritten anywhere: events come or do not, and it ends."""

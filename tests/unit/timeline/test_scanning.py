@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fuzzing import examples
 from tlkit.timeline.errors import TraceError
 from tlkit.timeline.scanning import has_compiled_scanner, portable, scan
 from tlkit.timeline.scanning import reading as scan_module
@@ -127,7 +128,9 @@ def files(draw: st.DrawFn) -> bytes:
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(content=files())
 def test_all_ways_to_read_a_file_agree(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzzing import examples
 from tlkit.timeline import open_trace
 from tlkit.timeline.cli import main
 from tlkit.timeline.summary import union_ns
@@ -135,7 +136,7 @@ def test_info_counts_devices_as_a_walk_over_the_json_does(
     assert abs(device["overlap_ns"] - both) <= len(work)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=20))
 def test_a_union_covers_what_its_parts_cover(spans: list[tuple[int, int]]) -> None:
     """Against sets of moments."""
