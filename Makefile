@@ -32,7 +32,7 @@ docs: $(VENV)/ready
 	@echo "open build/site/index.html"
 
 bench: $(VENV)/ready
-	@for name in recording step_time collectives control_plane diagnosis/run nvtx; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	@$(BIN)/python benchmarks/everything.py $(BENCH)
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
