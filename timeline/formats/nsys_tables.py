@@ -16,11 +16,6 @@ from .nsys_database import Export, Spans
 _RANK_IN_NAME: Final = re.compile(r"(?:rank[-_.]?|rep\.)(\d+)", re.IGNORECASE)
 
 
-def unknown_if_none(payload: Any) -> int:
-    """The number that a range carries, -1 without one."""
-    return -1 if payload is None else int(payload)
-
-
 def ranks_of(exports: Sequence[Export]) -> dict[tuple[int, int], int]:
     """A rank for every process that did something, by export and globalPid."""
     ranks: dict[tuple[int, int], int] = {}
