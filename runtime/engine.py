@@ -5,7 +5,6 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -17,7 +16,7 @@ from ..timeline import recorder
 from ..timeline.errors import TraceError
 from ..timeline.horovod_format import HorovodFormat
 from ..timeline.shard_format import ShardFormat, ShardHeader, TensorLife
-from ..timeline.shard_writer import ShardWriter, shard_path
+from ..timeline.shard_writer import ShardWriter, restart_path, shard_path
 from ..timeline.vocabulary import SYNCHRONIZE, Category
 from . import devices, elastic_client, instrument, logs, transports
 from .collectives import neutral
@@ -321,11 +320,8 @@ def _start_recording(engine: Engine, restarts: int) -> None:
     recorder.start_nvtx()
     path = engine.config.timeline_path
     if path is not None:
-        if restarts:
-            first = Path(path)
-            path = str(first.with_name(f"{first.stem}.restart{restarts}{first.suffix}"))
         try:
-            engine.start_timeline(path, mark_cycles=engine.config.mark_cycles)
+            engine.start_timeline(str(restart_path(path, restarts)), mark_cycles=engine.config.mark_cycles)
         except TraceError as error:
             _log.error("Error opening the Horovod Timeline file %s, will not write a timeline: %s", path, error)
     if engine.config.timeline is not None or recorder.is_on():

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from ..timeline import recorder
 from ..timeline.errors import RuntimeFailure, TraceError, UsageError
-from ..timeline.shard_writer import ShardWriter, shard_path
+from ..timeline.shard_writer import ShardWriter, restart_path, shard_path
 from . import devices, engine, logs
 from . import instrument as instruments
 from .config import Config
@@ -141,7 +141,8 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
     run, clock = _agree(rank, size, _recordings)
     local_rank = launched.local_rank if launched.local_rank is not None else rank
     header = shard_header(run, rank=rank, size=size, local_rank=local_rank, clock=clock, runtime="torch")
-    target = Path(shard_path(path, rank))
+    # A script that names the file means that file.
+    target = shard_path(restart_path(path, 0 if timeline is not None else _times_begun()), rank)
     _current = recording = Recording(rank, size, target, run)
     try:
         recording._start(config, ShardWriter(target, header), local_rank)  # noqa: SLF001  its maker
@@ -149,6 +150,12 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
         _log.error("%s", error)
         recording.path = _current = None
     return recording
+
+
+def _times_begun() -> int:
+    """How often this job has begun to record before: in this process, and in those that torchrun has started anew."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return _recordings - 1 + (int(restarts) if restarts.isdigit() else 0)
 
 
 def _agree(rank: int, size: int, number: int) -> tuple[Run, ClockOffset]:

@@ -39,7 +39,7 @@ from .trace import (
 from .vocabulary import Category
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 5
+VERSION: Final = 6
 
 #: Smaller files are read as fast as the cache.
 LEAST_NBYTES: Final = 4 * 1024 * 1024
@@ -221,6 +221,7 @@ def _meta_of(described: dict[str, Any], sources: Sequence[Source]) -> TraceMeta:
         files=tuple(str(sources[number].path) for number in described["files"]),
         ranks=tuple(described["ranks"]),
         notes=tuple(described["notes"]),
+        largest_gradient=tuple(described["largest_gradient"]) if described["largest_gradient"] else None,
         clock=Clock(
             method=described["clock"]["method"],
             uncertainty_ns=described["clock"]["uncertainty_ns"],

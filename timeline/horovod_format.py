@@ -150,6 +150,10 @@ class HorovodFormat:
         del name, at_ns, value
         return ""
 
+    def largest_gradient(self, name: str, nbytes: int, all_nbytes: int) -> str:  # noqa: ARG002  the same signature
+        """Nothing: Horovod has no such line."""
+        return ""
+
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> str:
         """Nothing."""
         del at_ns, offset_ns, uncertainty_ns

@@ -219,6 +219,10 @@ class ShardFormat:
         """The last event: what the file holds, this one included, and what it does not."""
         return self.metadata("tlkit_end", {"events": events, "lost": lost})
 
+    def largest_gradient(self, name: str, nbytes: int, all_nbytes: int) -> str:
+        """The line that says which of the model's gradients is the largest."""
+        return self.metadata("tlkit_model", {"largest": name, "largest_bytes": nbytes, "gradient_bytes": all_nbytes})
+
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> str:
         """A later measurement of this rank's clock offset."""
         return self.metadata("tlkit_clock", {"offset_ns": offset_ns, "uncertainty_ns": uncertainty_ns}, at_ns=at_ns)

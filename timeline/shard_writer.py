@@ -66,6 +66,16 @@ def shard_path(base: str | Path, rank: int) -> Path:
     return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
+def restart_path(base: str | Path, restarts: int) -> Path:
+    """Where a run writes that has begun anew, so that what was recorded before is kept.
+
+    >>> restart_path("run/t.json", 1).name
+    't.restart1.json'
+    """
+    path = Path(base)
+    return path.with_name(f"{path.stem}.restart{restarts}{path.suffix}") if restarts else path
+
+
 class ShardWriter:
     """One shard that is being written.
 
@@ -185,6 +195,10 @@ class ShardWriter:
     def instant(self, name: str, at_ns: int) -> None:
         """Queue an instant of this rank."""
         self._append((self._format.instant, (name, at_ns)))
+
+    def largest_gradient(self, name: str, nbytes: int, all_nbytes: int) -> None:
+        """Note which of the model's gradients is the largest, where collectives do not tell what they carry."""
+        self._append((self._format.largest_gradient, (name, nbytes, all_nbytes)))
 
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> None:
         """Queue a measurement of the clock offset to rank 0."""

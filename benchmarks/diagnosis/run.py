@@ -44,7 +44,8 @@ class Case:
     """For the faulty run only."""
     limit: str | None = None
     """Two hosts; what tc is told for the faulty run."""
-    ddp: bool = False
+    ddp: str = ""
+    """DistributedDataParallel, and what records it: `profiler` or `instrument`."""
 
 
 ALL = (0, 1)
@@ -125,12 +126,34 @@ CASES = (
         ALL,
         clean_only=("--fault", "slow-forward:rank=0,ms=15"),
     ),
-    Case("DDP: none", "none", "healthy", ddp=True),
-    Case("DDP: slow forward on rank 1", "slow-forward:rank=1,ms=50", "straggler", (), (1,), ddp=True),
-    Case("DDP: slow dataset", "slow-dataset:ms=60", "data", (), ALL, ddp=True),
-    Case("DDP: slow dataset on rank 0", "slow-dataset:rank=0,ms=60", "data", (), (0,), ddp=True),
-    Case("DDP: slow host code everywhere", "slow-host:ms=60", "compute", (), ALL, ddp=True),
-    Case("DDP: one huge tensor", "huge-tensor", "communication", ddp=True),
+    Case("DDP: none", "none", "healthy", ddp="profiler"),
+    Case("DDP: slow forward on rank 1", "slow-forward:rank=1,ms=50", "straggler", (), (1,), ddp="profiler"),
+    Case("DDP: slow dataset", "slow-dataset:ms=60", "data", (), ALL, ddp="profiler"),
+    Case("DDP: slow dataset on rank 0", "slow-dataset:rank=0,ms=60", "data", (), (0,), ddp="profiler"),
+    Case("DDP: slow host code everywhere", "slow-host:ms=60", "compute", (), ALL, ddp="profiler"),
+    Case("DDP: one huge tensor", "huge-tensor", "communication", ddp="profiler"),
+    Case("recorded DDP: none", "none", "healthy", ddp="instrument"),
+    Case(
+        "recorded DDP: slow forward on rank 1",
+        "slow-forward:rank=1,ms=50",
+        "straggler",
+        ("slow-forward",),
+        (1,),
+        ddp="instrument",
+    ),
+    Case("recorded DDP: slow dataset", "slow-dataset:ms=60", "data", _LOADER, ALL, ddp="instrument"),
+    Case(
+        "recorded DDP: slow host code everywhere", "slow-host:ms=60", "compute", ("host-code",), ALL, ddp="instrument"
+    ),
+    Case(
+        "recorded DDP: memory-bound optimizer",
+        "heavy-optimizer",
+        "compute",
+        ("slow-optimizer-step",),
+        ALL,
+        ddp="instrument",
+    ),
+    Case("recorded DDP: one huge tensor", "huge-tensor", "communication", ("oversize-gradient",), ddp="instrument"),
 )
 
 
@@ -146,7 +169,8 @@ def train(case: Case, folder: Path, *, faulty: bool, steps: int) -> Path:
         launch = [str(BIN / "tl-run"), "-np", "2"]
         if case.ddp:
             launch = [str(BIN / "torchrun"), "--nproc-per-node", "2"]
-            command = [*launch, str(SCRIPT), "--ddp", str(timeline.parent), *arguments]
+            recorder = ["--instrument"] if case.ddp == "instrument" else []
+            command = [*launch, str(SCRIPT), "--ddp", str(timeline.parent), *recorder, *arguments]
         else:
             settings["HOROVOD_TIMELINE"] = str(timeline)
             if case.limit is not None:

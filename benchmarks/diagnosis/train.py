@@ -1,7 +1,8 @@
 """A small training that can be made slow in many ways, with our runtime or with DDP and torch.profiler.
 
     HOROVOD_TIMELINE=t.json tl-run -np 2 python benchmarks/diagnosis/train.py --fault slow-forward:rank=1,ms=50
-    tl-run -np 2 python benchmarks/diagnosis/train.py --ddp traces --fault slow-dataset:ms=60
+    torchrun --nproc-per-node 2 benchmarks/diagnosis/train.py --ddp traces --fault slow-dataset:ms=60
+    torchrun --nproc-per-node 2 benchmarks/diagnosis/train.py --ddp traces --instrument --fault slow-dataset:ms=60
 
 Faults are written `name:option=value,…`; several are joined with `+`.  Options: rank (default: all), ms (default 50).
 """
@@ -22,6 +23,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
+
+import tlkit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "samples"))
 
@@ -253,7 +256,8 @@ def train(args: argparse.Namespace, rank: int, size: int) -> None:
     loader = loader_of(args, faults, rank, size)
     number = 0
     try:
-        with profiled(args.ddp, rank, args.steps) if args.ddp else contextlib.nullcontext() as profile:
+        is_profiled = args.ddp and not args.instrument
+        with profiled(args.ddp, rank, args.steps) if is_profiled else contextlib.nullcontext() as profile:
             while number < args.steps:
                 for images, labels in loader:
                     if number >= args.steps:
@@ -305,9 +309,12 @@ def main() -> None:
     parser.add_argument("--pin", action="store_true", help="bind every rank to one core")
     parser.add_argument("--fault", default="none")
     parser.add_argument("--ddp", metavar="FOLDER", help="use DDP and write torch.profiler's traces there")
+    parser.add_argument("--instrument", action="store_true", help="with --ddp: tlkit.instrument() instead")
     args = parser.parse_args()
     if args.ddp:
         torch.distributed.init_process_group("gloo")
+        if args.instrument:
+            tlkit.instrument(Path(args.ddp) / "t.json")
         train(args, torch.distributed.get_rank(), torch.distributed.get_world_size())
         torch.distributed.destroy_process_group()
         return

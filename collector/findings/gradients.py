@@ -32,6 +32,20 @@ def _gradients(facts: Facts) -> pd.DataFrame:
     return facts.in_steps(tensors)
 
 
+def _in_buckets(facts: Facts) -> pd.DataFrame:
+    """The same for DDP, whose buckets do not tell what they carry: the largest gradient by itself, and what else a bucket has."""
+    if facts.trace.meta.largest_gradient is None:
+        return pd.DataFrame()
+    name, nbytes, _ = facts.trace.meta.largest_gradient
+    buckets = facts.in_steps(facts.collectives)
+    buckets = buckets[buckets["kind"] == "allreduce"][["rank", "submitted_ns", "nbytes"]]
+    holds_it = buckets["nbytes"] >= nbytes
+    alone = buckets[holds_it].assign(name=name, nbytes=nbytes)
+    rest = buckets.assign(name="everything else", nbytes=buckets["nbytes"] - nbytes * holds_it)
+    rest = rest[rest["nbytes"] > 0]
+    return pd.concat([alone, rest], ignore_index=True).sort_values(["rank", "submitted_ns"], kind="stable")
+
+
 class OversizeGradient:
     """One tensor outweighs all others: reducing, computing and applying its gradient is most of the cost."""
 
@@ -41,10 +55,14 @@ class OversizeGradient:
             return []
         tensors = _gradients(facts)
         if tensors.empty:
+            tensors = _in_buckets(facts)
+        if tensors.empty:
             return []
         by_name = tensors.groupby("name", observed=True)["nbytes"].sum().sort_values(ascending=False)
         share = float(by_name.iloc[0] / by_name.sum())
         name = str(by_name.index[0])
+        if name == "everything else":
+            return []
         nbytes = int(tensors.loc[tensors["name"] == name, "nbytes"].max())
         if share < OVERSIZE_SHARE or nbytes < OVERSIZE_NBYTES:
             return []

@@ -277,6 +277,8 @@ def _recorded_reducer(original: Any) -> Any:
 
     @wraps(original)
     def make(parameters: Any, bucket_indices: Any, first: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+        names = next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, dict)), {})
+        _note_largest(parameters, names)
         try:
             group = _RecordedGroup(group)
             _kept.append(group)
@@ -285,6 +287,15 @@ def _recorded_reducer(original: Any) -> Any:
         return original(parameters, bucket_indices, first, group, *args, **kwargs)
 
     return make
+
+
+def _note_largest(parameters: Sequence[torch.Tensor], names: dict[int, str]) -> None:
+    """Buckets do not tell what they carry, and one huge gradient may be most of it."""
+    writer = recorder.timeline()
+    if writer is not None and parameters:
+        nbytes = [parameter.nbytes for parameter in parameters]
+        largest = max(range(len(nbytes)), key=nbytes.__getitem__)
+        writer.largest_gradient(names.get(largest, f"parameter {largest}"), nbytes[largest], sum(nbytes))
 
 
 def _with_end(original: Any) -> Any:

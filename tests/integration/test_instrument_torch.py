@@ -291,3 +291,26 @@ def test_this_torch_has_what_is_wrapped() -> None:
 
     present = [name for name in _FUNCTIONS if hasattr(torch.distributed, name)]
     assert len(present) >= 10
+
+
+def test_what_was_recorded_before_is_kept(tmp_path: Path) -> None:
+    """A second recording of the process, and a process that torchrun has started anew, write beside the first."""
+    script = """
+import torch, tlkit
+for _ in range(2):
+    with tlkit.instrument() as recording:
+        torch.nn.Linear(8, 8)(torch.randn(4, 8)).sum().backward()
+    print(recording.path.name)
+"""
+    environment = {key: value for key, value in environment_of(0, 1, 1).items() if not key.startswith("HOROVOD_")}
+    environment["HOROVOD_TIMELINE"] = str(tmp_path / "t.json")
+    names = []
+    for restarts in ("0", "2"):
+        ended = subprocess.run(
+            [sys.executable, "-c", script], env=environment | {"TORCHELASTIC_RESTART_COUNT": restarts},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        names += ended.stdout.split()
+    assert names == ["t.json", "t.restart1.json", "t.restart2.json", "t.restart3.json"]
+    for name in names:
+        assert "FORWARD" in set(open_trace(tmp_path / name).spans["name"])

@@ -171,6 +171,7 @@ def _meta(shards: Sequence[Shard], first_ns: int) -> TraceMeta:
         runtime="torch" if any(header.runtime == "torch" for header in headers) else "horovod",
         hosts={header.rank: header.host for header in headers},
         run_id=headers[0].run_id,
+        largest_gradient=next((shard.largest_gradient for shard in shards if shard.largest_gradient), None),
         notes=tuple(notes),
         epoch_unix_ns=next((header.origin_unix_ns + first_ns for header in headers if header.rank == 0), 0),
     )

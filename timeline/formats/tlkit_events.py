@@ -74,6 +74,7 @@ class ShardEvents:
         self.header = Header()
         self.clock_readings: list[tuple[int, int]] = []
         """When the clock's offset was measured again, and what it was."""
+        self.largest_gradient: tuple[str, int, int] | None = None
         self.names: list[str] = events.texts["name"]
         self.thread_of = np.array(
             [value if isinstance(value, int) and abs(value) < 2**31 else -1 for value in events.texts["thread"]]
@@ -109,7 +110,7 @@ class ShardEvents:
         rows = [
             row
             for row in self.rows_of("M").tolist()
-            if self.names[events.name[row]] in {"tlkit_shard", "tlkit_clock", "tlkit_end"}
+            if self.names[events.name[row]] in {"tlkit_shard", "tlkit_clock", "tlkit_model", "tlkit_end"}
         ]
         texts = FileArgs.of_events([(self.source, events, np.array(rows, np.int64))])
         for number, row in enumerate(rows):
@@ -118,6 +119,10 @@ class ShardEvents:
                 self.header = header_of(args)
             elif name == "tlkit_clock":
                 self.clock_readings.append((int(events.start[row]), integer(args.get("offset_ns"), 0)))
+            elif name == "tlkit_model":
+                nbytes, all_nbytes = integer(args.get("largest_bytes"), 0), integer(args.get("gradient_bytes"), 0)
+                if 0 < nbytes <= all_nbytes:
+                    self.largest_gradient = (str(args.get("largest", "")), nbytes, all_nbytes)
             else:
                 self.drop("lost_while_recording", integer(args.get("lost"), 0))
 

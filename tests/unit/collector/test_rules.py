@@ -366,3 +366,48 @@ def test_a_healthy_run_with_all_its_counters_stays_healthy() -> None:
     assert analysis.verdict.class_ == "healthy"
     assert max((finding.predicted_gain for finding in analysis.findings), default=0) < 0.05
     assert Category.FORWARD in analysis.trace.meta.known_categories
+
+
+def as_ddp(trace: Trace, largest: tuple[str, int, int]) -> Trace:
+    """`trace` as if torch.distributed had run it: without tensors, with the model's largest gradient."""
+    return replace(trace, meta=replace(trace.meta, runtime="torch", largest_gradient=largest))
+
+
+def test_the_largest_gradient_of_a_ddp_model_is_named() -> None:
+    """Its bucket holds 40 of 40.1 MB; what it costs is its transfer, its part of the update, and making it."""
+    steps = jittered(uniform(2, 30, HEALTHY | {"wait:collective": 30, "optimizer": 20}))
+    trace = as_ddp(make_trace(steps, nbytes=40_100_000), ("head.weight", 40_000_000, 40_100_000))
+    finding = best(analyze(trace), "oversize-gradient")
+
+    assert finding.evidence["tensor"] == "head.weight"
+    assert finding.predicted_gain > 0.3
+
+
+def test_a_bucket_of_many_tensors_is_no_oversize_gradient() -> None:
+    """The largest is a tenth of it."""
+    steps = jittered(uniform(2, 30, HEALTHY | {"wait:collective": 30}))
+    trace = as_ddp(make_trace(steps, nbytes=40_000_000), ("head.weight", 4_500_000, 40_000_000))
+
+    assert not [finding for finding in analyze(trace).findings if finding.cause == "oversize-gradient"]
+
+
+def test_remedies_speak_of_what_runs() -> None:
+    """DDP has no fusion threshold, and Horovod no buckets."""
+    steps = jittered(uniform(2, 30, HEALTHY | {"wait:collective": 40}))
+    for nbytes in (40_000_000, 1_000):
+        of_horovod = make_trace(steps, nbytes=nbytes)
+        of_torch = replace(of_horovod, meta=replace(of_horovod.meta, runtime="torch"))
+        said = [" ".join(finding.remedy for finding in analyze(trace).findings) for trace in (of_horovod, of_torch)]
+        assert "HOROVOD_" not in said[1]
+        assert "DistributedOptimizer" not in said[1]
+        assert "no_sync" not in said[0]
+
+
+def test_copies_out_of_buckets_are_told_apart() -> None:
+    """10 of about 130 ms, in a DDP run only."""
+    steps = jittered(uniform(2, 30, HEALTHY | {"wait:collective": 10, "wait:fusion": 10}))
+    trace = make_trace(steps)
+    of_torch = replace(trace, meta=replace(trace.meta, runtime="torch"))
+
+    assert best(analyze(of_torch), "bucket-copies").predicted_gain == pytest.approx(0.08, abs=0.02)
+    assert not [finding for finding in analyze(trace).findings if finding.cause == "bucket-copies"]
