@@ -1,6 +1,7 @@
 """The structure of the code: which folder may import which, and what is installed."""
 
 import ast
+import graphlib
 import os
 import subprocess
 import sys
@@ -46,6 +47,25 @@ def test_imports_point_down_only(path: Path) -> None:
 
     assert others - {folder} <= BELOW[folder]
     assert not {name.split(".")[0] for name in imported} & FOREIGN.get(folder, set())
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports at the top of modules have no cycles."""
+    names = {}
+    for path in MODULES:
+        parts = ("tlkit", *path.relative_to(REPOSITORY).with_suffix("").parts)
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph = {}
+    for name, path in names.items():
+        package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        found = set()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = [*package[: len(package) - node.level + 1], *(node.module.split(".") if node.module else [])]
+                found |= {".".join([*base, alias.name]) for alias in node.names}
+                found |= {".".join(base)} - {".".join(package)}
+        graph[name] = (found & set(names)) - {name}
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_modules_fit_in_a_head() -> None:
