@@ -2,7 +2,7 @@
 
     python benchmarks/everything.py                  # all; more than an hour on two idle cores
     python benchmarks/everything.py --quick          # small inputs: whether everything runs, not what it costs
-    python benchmarks/everything.py --only load nvtx
+    python benchmarks/everything.py --only load ranges
 
 What each benchmark prints goes to build/bench/NAME.txt as well, with the machine at its head.
 """
@@ -55,7 +55,7 @@ BENCHMARKS: dict[str, Arguments] = {
     "analysis": lambda folder, quick: [profiles(folder, 8, 2 if quick else 31)],
     "dashboard": lambda folder, quick: [profiles(folder, 4 if quick else 64, 5 if quick else 55)],
     "collecting": lambda folder, quick: timeline(folder, 5 if quick else 340),
-    "nvtx": lambda _, __: [],
+    "ranges": lambda _, __: [],
     "diagnosis/run": lambda _, quick: ["--only", "slow forward on rank 1"] if quick else [],
 }
 

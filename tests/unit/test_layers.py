@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,12 @@ def test_a_training_rank_loads_nothing_that_only_reading_needs() -> None:
     }
 
     assert loaded == {"tlkit.runtime.launch.cli": "[]", "tlkit.runtime.torch": "['torch']"}
+
+
+def test_no_script_hides_a_package() -> None:
+    """A script's folder comes first where modules are looked for: one named like a package would be imported in its place."""
+    folders = ("benchmarks", "benchmarks/diagnosis", "samples", "packaging")
+    scripts = {path.stem for folder in folders for path in (REPOSITORY / folder).glob("*.py")}
+    installed = {name.split(".")[0] for name in packages_distributions()}
+
+    assert scripts & (installed | sys.stdlib_module_names) == set()

@@ -1,6 +1,6 @@
 """What an NVTX range costs: without a tool, with a small one, under Nsight Systems.
 
-    python benchmarks/nvtx.py          # ns a range, medians of five; nsys only where it is installed
+    python benchmarks/ranges.py          # ns a range, medians of five; nsys only where it is installed
 
 Each is a span of the recorder (`recorder.begin` and `recorder.end`) with the timeline off, next to nvtx's own push and pop.
 """
