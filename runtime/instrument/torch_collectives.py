@@ -79,7 +79,8 @@ class _Group:
         """Where the last collective ended: a group runs one after the other."""
 
 
-_groups: dict[str, _Group] = {}
+_groups: dict[tuple[str, int], _Group] = {}
+"""By name and size: after `destroy_process_group` names come back, with other ranks."""
 _numbering = threading.Lock()
 
 
@@ -93,9 +94,9 @@ class _Collective:
         with _numbering:
             group = dist.group.WORLD if group is None else group
             name = dist.distributed_c10d._get_process_group_name(group)  # noqa: SLF001  see _Group
-            described = _groups.get(name)
+            described = _groups.get((name, group.size()))
             if described is None:
-                described = _groups[name] = _Group(group)
+                described = _groups[name, group.size()] = _Group(group)
             self._group = described
             seq, described.seq = described.seq, described.seq + 1
         self._kind = kind
@@ -144,6 +145,17 @@ class _Collective:
         recorder.complete(LaneKind.COMMUNICATION, Category.COLLECTIVE, name, start_ns, end_ns, self._args)
 
 
+def _begin(
+    kind: str, tensors: Sequence[torch.Tensor], group: Any, op: str, *, counted: bool = True
+) -> _Collective | None:
+    """A collective that begins; None if it cannot be described, which is no reason not to run it."""
+    try:
+        return _Collective(kind, tensors, group, op, counted=counted)
+    except Exception:
+        _log.debug("a collective cannot be recorded", exc_info=True)
+        return None
+
+
 def install() -> None:
     """Record the collectives of torch.distributed."""
     if not dist.is_available():
@@ -182,11 +194,16 @@ def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: boo
         brought = argument(payload_at, str(payload), args, kwargs) if payload is not None else ()
         tensors = [brought] if isinstance(brought, torch.Tensor) else [t for t in brought or () if torch.is_tensor(t)]
         op = kwargs.get("op", args[1] if kind == "allreduce" and len(args) > 1 else None) if "reduce" in kind else None
-        under_way = _Collective(kind, tensors, group, _name_of(op) if "reduce" in kind else "")
+        under_way = _begin(kind, tensors, group, _name_of(op) if "reduce" in kind else "")
+        if under_way is None:
+            return original(*args, **kwargs)
         _here.inside = True
         opened = recorder.begin(Category.OTHER, SYNCHRONIZE) if waits else None
         try:
             work = original(*args, **kwargs)
+        except BaseException:
+            under_way.finished()
+            raise
         finally:
             _here.inside = False
             recorder.end(opened)
@@ -209,9 +226,8 @@ def _finish_with(work: Any, under_way: _Collective) -> None:
     """Have a collective recorded when its work is done."""
     try:
         work.get_future().add_done_callback(under_way.finished)
-    except (
-        RuntimeError
-    ):  # a backend whose work has no future: it is done, at the latest, when somebody has waited for it
+    except Exception:
+        # A backend whose work has no future: it is done, at the latest, when somebody has waited for it.
         _waited_for[work] = under_way
 
 
@@ -262,9 +278,10 @@ class _RecordedGroup(dist.ProcessGroup):
             return self._behind.allreduce(tensors, options)
         if recorder.is_training_thread():
             _wait_at_the_end()
-        under_way = _Collective("allreduce", tensors, self._behind, _name_of(options.reduceOp), counted=False)
+        under_way = _begin("allreduce", tensors, self._behind, _name_of(options.reduceOp), counted=False)
         work = self._behind.allreduce(tensors, options)
-        _finish_with(work, under_way)
+        if under_way is not None:
+            _finish_with(work, under_way)
         return work
 
     def broadcast(self, tensors: Any, options: Any) -> Any:  # type: ignore[override]  # C++ calls this one of two

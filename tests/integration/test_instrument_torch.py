@@ -314,3 +314,32 @@ for _ in range(2):
     assert names == ["t.json", "t.restart1.json", "t.restart2.json", "t.restart3.json"]
     for name in names:
         assert "FORWARD" in set(open_trace(tmp_path / name).spans["name"])
+
+
+def test_what_cannot_be_recorded_runs_all_the_same(tmp_path: Path) -> None:
+    """Collectives that fail raise what they raise without us, and a group that cannot be described is no obstacle."""
+    results = run_ranks(
+        2,
+        _TRAINING
+        + """
+tlkit.instrument()
+said = []
+for wrong in (lambda: dist.all_reduce("text"), lambda: dist.all_gather([], torch.ones(2)), lambda: dist.broadcast(torch.ones(1), src=7)):
+    try:
+        wrong()
+    except Exception as error:
+        said.append(type(error).__name__)
+from tlkit.runtime.instrument import torch_collectives
+torch_collectives._Group = None
+other = dist.new_group([0, 1])
+value = torch.ones(3)
+dist.all_reduce(value, group=other)
+answer([said, value.sum().item()])
+""",
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    for result in results:
+        said, total = result.answer  # type: ignore[misc]
+        assert len(said) == 3
+        assert total == 6.0
+    open_trace(tmp_path / "t.json").check()
