@@ -22,9 +22,9 @@ def install(*, collectives: bool = False) -> None:
     A part that cannot be instrumented, as in a future torch, is reported once and left out.
     """
     recorder.mark_training_thread()
-    if _installed:
-        return
     for part in (*_PARTS, *((torch_collectives,) if collectives else ())):
+        if part in _installed:
+            continue
         try:
             part.install()
         except Exception:  # training goes on without this part

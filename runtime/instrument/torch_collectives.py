@@ -69,10 +69,9 @@ class _Group:
     def __init__(self, group: Any) -> None:
         ranks = dist.get_process_group_ranks(group)
         name = dist.distributed_c10d._get_process_group_name(group)  # noqa: SLF001  the only name that ranks agree on
-        self.is_world = len(ranks) == dist.get_world_size()
-        self.number = 0 if self.is_world else zlib.crc32(name.encode()) & 0x7FFFFFFF | 1
+        is_world = len(ranks) == dist.get_world_size()
+        self.number = 0 if is_world else zlib.crc32(name.encode()) & 0x7FFFFFFF | 1
         self.ranks = ranks
-        self.size = len(ranks)
         self.backend = str(dist.get_backend(group)).rpartition(":")[2]
         self.seq = 0
         self.last_end_ns = 0

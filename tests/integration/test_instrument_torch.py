@@ -343,3 +343,22 @@ answer([said, value.sum().item()])
         assert len(said) == 3
         assert total == 6.0
     open_trace(tmp_path / "t.json").check()
+
+
+def test_collectives_are_recorded_after_the_runtime_was_there(tmp_path: Path) -> None:
+    """The runtime leaves its instruments in place; those of torch.distributed come in beside them."""
+    run_ranks(
+        2,
+        """
+hvd.init()
+hvd.start_timeline(os.environ["FIRST"])
+hvd.shutdown()
+"""
+        + _TRAINING
+        + """
+tlkit.instrument(os.environ["SECOND"])
+dist.all_reduce(torch.ones(8))
+""",
+        {"HOROVOD_TIMELINE": "DYNAMIC", "FIRST": f"{tmp_path}/first.json", "SECOND": f"{tmp_path}/t.json"},
+    )
+    assert list(open_trace(tmp_path / "t.json").collectives["kind"]) == ["allreduce"] * 2
