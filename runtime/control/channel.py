@@ -24,6 +24,7 @@ class Channel:
         connection.settimeout(None)
         self._socket = connection
         self._received = bytearray()
+        self._kept: list[Message] = []
         self._sending = threading.Lock()
 
     def fileno(self) -> int:
@@ -57,7 +58,7 @@ class Channel:
         return list(self._complete())
 
     def receive_one(self, timeout_s: float) -> Message:
-        """Wait for one message, for as long as `timeout_s` at most.
+        """Wait for one message, for as long as `timeout_s` at most.  What came along with it is kept.
 
         Raises:
             OSError: none came in time, or the other side has closed.
@@ -65,13 +66,21 @@ class Channel:
         """
         deadline = time.monotonic() + timeout_s
         try:
-            while True:
+            while not self._kept:
                 self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
-                messages = self.receive()
-                if messages:
-                    return messages[0]
+                self._kept = self.receive()
         finally:
             self._socket.settimeout(None)
+        return self._kept.pop(0)
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Keep messages that were received one by one before their time, ahead of what is kept already."""
+        self._kept[:0] = messages
+
+    def take_kept(self) -> list[Message]:
+        """Messages that have arrived already: nothing will be readable on their account."""
+        kept, self._kept = self._kept, []
+        return kept
 
     def _complete(self) -> Iterator[Message]:
         start, received = 0, self._received

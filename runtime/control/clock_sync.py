@@ -6,7 +6,7 @@ from typing import Final
 
 from ...timeline.errors import RuntimeFailure
 from .channel import Channel
-from .messages import ClockPing, ClockPong
+from .messages import Abort, ClockPing, ClockPong, Message
 
 EXCHANGES: Final = 20
 
@@ -40,23 +40,28 @@ def offset_of(sent_ns: int, coordinator_ns: int, received_ns: int) -> ClockOffse
 def measure(channel: Channel, *, same_host: bool, timeout_s: float) -> ClockOffset:
     """Exchange the time with the coordinator and keep the best answer.
 
+    Other ranks may be ahead, training or even at their end: what the coordinator says to that stays in the channel.
+
     Raises:
-        RuntimeFailure: the coordinator does not answer.
+        RuntimeFailure: the coordinator does not answer, or the job has failed.
     """
     best: ClockOffset | None = None
+    early: list[Message] = []
     for _ in range(EXCHANGES):
         try:
             channel.send(ClockPing(time.monotonic_ns()))
-            pong = channel.receive_one(timeout_s)
+            while not isinstance(answer := channel.receive_one(timeout_s), ClockPong):
+                if isinstance(answer, Abort):
+                    raise RuntimeFailure(f"the job has failed while it started: {answer.reason}")
+                early.append(answer)
         except (OSError, ValueError) as error:
             raise RuntimeFailure(
                 f"rank 0 left while the clocks were compared ({error}): look at its output for an earlier error"
             ) from error
-        if not isinstance(pong, ClockPong):
-            raise RuntimeFailure(f"rank 0 gave up during start: {pong}")
-        measured = offset_of(pong.sent_ns, pong.coordinator_ns, time.monotonic_ns())
+        measured = offset_of(answer.sent_ns, answer.coordinator_ns, time.monotonic_ns())
         if best is None or measured.uncertainty_ns < best.uncertainty_ns:
             best = measured
+    channel.put_back(early)
     assert best is not None  # EXCHANGES is positive
     return settle(best, same_host=same_host)
 

@@ -126,6 +126,10 @@ class ControlPlane:
         self._executor.on_progress = self._progressed
         self._executor.on_failure = self._execution_failed
         self._executor.start()
+        for rank, channel in list(self._channels.items()):
+            for message in channel.take_kept():
+                self._handle(rank, message)
+                self._sources.wake_thread()
         self._thread.start()
 
     def submit(self, entries: list[Entry], *, waits: bool = False, hurry: bool = False) -> None:

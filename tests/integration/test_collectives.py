@@ -193,6 +193,23 @@ def test_a_rank_that_finishes_early_ends_the_job_for_the_others() -> None:
     assert "rank 1 has shut down" in results[0].answer
 
 
+def test_a_rank_may_be_done_before_another_has_come_up() -> None:
+    """Rank 0 shuts down while rank 1 still compares its clock: both have had their runtime, and can have it again."""
+    results = run_ranks(
+        2,
+        """
+        from tlkit.runtime import engine
+        measure = engine.measure
+        engine.measure = lambda *arguments, **options: (time.sleep(1), measure(*arguments, **options))[1]
+        hvd.init()
+        hvd.shutdown()
+        hvd.init()
+        answer(hvd.allreduce(torch.ones(1), op=hvd.Sum).item())
+        """,
+    )
+    assert [result.answer for result in results] == [2.0, 2.0]
+
+
 def test_nothing_is_left_after_shutdown_and_init_works_again() -> None:
     """Threads and file descriptors are gone; a second init is a fresh start."""
     results = run_ranks(

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tlkit.collector import analyze
@@ -33,12 +34,12 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 def ranges_of(report: Path) -> dict[str, list[int]]:
-    """Durations of the ranges in a report, by name."""
+    """Durations of the ranges in a report, by name, in the order in which they began."""
     open_trace(report)  # exports it
     with sqlite3.connect(report.with_suffix(".sqlite")) as database:
         rows = database.execute(
             "select coalesce(text, (select value from StringIds where id = textId)), end - start from NVTX_EVENTS "
-            "where eventType in (59, 60) and end is not null"
+            "where eventType in (59, 60) and end is not null order by start"
         ).fetchall()
     found: dict[str, list[int]] = {}
     for name, duration in rows:
@@ -66,9 +67,11 @@ def test_the_report_is_the_timeline(tmp_path: Path) -> None:
             "COLLATE",
             "ALLREDUCE",
         ):
-            own = spans[(spans["name"] == name) & (spans["lane_kind"] != "tensor")]["dur_ns"]
+            own = spans[(spans["name"] == name) & (spans["lane_kind"] != "tensor")].sort_values("start_ns")["dur_ns"]
             assert len(ranges[name]) == len(own), (rank, name, counted[name])
-            assert sum(ranges[name]) == pytest.approx(own.sum(), rel=0.05)
+            # A busy machine may take the core away between the two readings of the clock, of some spans but not of most.
+            apart = np.abs(np.array(ranges[name]) - own.to_numpy())
+            assert np.median(apart / own) < 0.05, (rank, name)
     of_report, of_timeline = analyze([str(report) for report in reports]), analyze(timeline)
     assert (of_report.verdict.class_, of_report.verdict.ranks) == ("straggler", (1,))
     assert of_report.verdict.cause == of_timeline.verdict.cause == "slow-forward"
