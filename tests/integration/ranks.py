@@ -6,9 +6,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -102,6 +104,18 @@ def finish_ranks(processes: list[subprocess.Popen[str]], timeout_s: float = 90) 
     return results
 
 
+@cache
+def _nursery() -> subprocess.Popen[str]:
+    """The process that ranks are forked from; it ends with this one."""
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("nursery.py"))],
+        env={**environment_of(0, 1, 0)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
 def run_ranks(
     size: int,
     script: str,
@@ -109,10 +123,41 @@ def run_ranks(
     timeout_s: float = 90,
 ) -> list[RankResult]:
     """Run `script` on `size` ranks; all must end with 0."""
-    results = finish_ranks(start_ranks(size, script, environment), timeout_s)
+    if any(name.startswith(("NVTX_", "LD_", "OMP_")) for name in environment or {}):
+        # Libraries read these when they are loaded, which they are in the nursery.
+        results = finish_ranks(start_ranks(size, script, environment), timeout_s)
+    else:
+        results = _fork_ranks(size, script, environment or {}, timeout_s)
     for rank, result in enumerate(results):
         assert result.returncode == 0, f"rank {rank}:\n{result.stdout}\n{result.stderr}"
     return results
+
+
+def _fork_ranks(size: int, script: str, environment: Mapping[str, str], timeout_s: float) -> list[RankResult]:
+    port = free_port()
+    code = _PREAMBLE + textwrap.dedent(script)
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            {
+                "code": code,
+                "environment": environment_of(rank, size, port) | dict(environment),
+                "stdout": f"{folder}/{rank}.out",
+                "stderr": f"{folder}/{rank}.err",
+            }
+            for rank in range(size)
+        ]
+        nursery = _nursery()
+        assert nursery.stdin is not None
+        assert nursery.stdout is not None
+        nursery.stdin.write(json.dumps({"cwd": str(Path.cwd()), "timeout_s": timeout_s, "ranks": ranks}) + "\n")
+        nursery.stdin.flush()
+        ended = json.loads(nursery.stdout.readline())
+        said = [[Path(str(rank[stream])).read_text() for stream in ("stdout", "stderr")] for rank in ranks]
+    assert None not in ended, f"ranks did not end within {timeout_s:g} s ({ended}):\n{said}"
+    return [
+        RankResult(returncode=code, stdout=stdout, stderr=stderr)
+        for code, (stdout, stderr) in zip(ended, said, strict=True)
+    ]
 
 
 def has_mpi() -> bool:
