@@ -15,7 +15,7 @@ from tlkit.collector import analyze
 from tlkit.timeline import open_trace
 from tlkit.timeline.vocabulary import Category
 
-from .ranks import REPOSITORY
+from .ranks import REPOSITORY, free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("nsys") is None, reason="Nsight Systems is not installed")
 SCRIPT = REPOSITORY / "benchmarks" / "diagnosis" / "train.py"
@@ -47,12 +47,19 @@ def ranges_of(report: Path) -> dict[str, list[int]]:
     return found
 
 
-def test_the_report_is_the_timeline(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run: `t.json`, and a report of each rank, which tl-run names."""
+    folder = tmp_path_factory.mktemp("nsys")
+    said = run(folder)
+    assert all(str(folder / f"run.rank{rank}.nsys-rep") in said for rank in (0, 1))
+    return folder
+
+
+def test_the_report_is_the_timeline(recorded: Path) -> None:
     """The same counts, the same durations within 5 %, the same diagnosis."""
-    said = run(tmp_path)
-    reports = [tmp_path / f"run.rank{rank}.nsys-rep" for rank in (0, 1)]
-    assert all(str(report) in said for report in reports)
-    timeline = open_trace(tmp_path / "t.json")
+    reports = [recorded / f"run.rank{rank}.nsys-rep" for rank in (0, 1)]
+    timeline = open_trace(recorded / "t.json")
     for rank, report in enumerate(reports):
         ranges = ranges_of(report)
         spans = timeline.spans[timeline.spans["rank"] == rank]
@@ -93,22 +100,44 @@ def test_only_the_wanted_steps_are_captured(tmp_path: Path) -> None:
         )
 
 
-def test_a_timeline_is_merged_into_a_report(tmp_path: Path) -> None:
+def test_ranks_of_torchrun_get_reports_as_well(tmp_path: Path) -> None:
+    """With the line that the documentation gives; where nsys leaves no report, what it has collected will do."""
+    nsys = [
+        "nsys",
+        "profile",
+        "--trace=nvtx",
+        "--sample=none",
+        "--cpuctxsw=none",
+        f"--output={tmp_path}/run.rank%q{{RANK}}",
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", f"--master-port={free_port()}", "--no-python",
+         *nsys, sys.executable, str(SCRIPT), "--steps", "20", "--fault", "slow-forward:rank=1,ms=40"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    reports = sorted(str(path) for path in tmp_path.iterdir())
+    assert len(reports) == 2
+    verdict = analyze(reports).verdict
+    assert (verdict.class_, verdict.cause, verdict.ranks) == ("straggler", "slow-forward", (1,))
+
+
+def test_a_timeline_is_merged_into_a_report(recorded: Path, tmp_path: Path) -> None:
     """By Nsight's own importer, which says how many events it took; its text export names them."""
     importers = list(Path("/usr/lib/nsight-systems").glob("host-linux*/ImportNvtxt"))
     if not importers:
         pytest.skip("this nsys has no ImportNvtxt")
-    run(tmp_path)
     converted = subprocess.run(
-        [sys.executable, "-m", "tlkit.timeline.cli", "convert", str(tmp_path / "t.json"), "-o", str(tmp_path / "t.nvtxt")],
+        [sys.executable, "-m", "tlkit.timeline.cli", "convert", str(recorded / "t.json"), "-o", str(tmp_path / "t.nvtxt")],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert converted.returncode == 0, converted.stderr
     merged = subprocess.run(
-        [str(importers[0]), "--cmd", "merge", "-i", str(tmp_path / "run.rank0.nsys-rep"), "-n", str(tmp_path / "t.nvtxt"),
+        [str(importers[0]), "--cmd", "merge", "-i", str(recorded / "run.rank0.nsys-rep"), "-n", str(tmp_path / "t.nvtxt"),
          "-o", str(tmp_path / "out.nsys-rep"), "--update_report_time"],
         env={**os.environ, "LD_LIBRARY_PATH": str(importers[0].parent)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    spans = open_trace(tmp_path / "t.json").spans
+    spans = open_trace(recorded / "t.json").spans
     wanted = 2 * int((spans["lane_kind"] != "tensor").sum())
     assert f"{wanted} events imported" in merged.stdout.replace("\r", "\n"), merged.stdout[-500:]
