@@ -82,6 +82,7 @@ def finding_card(finding: Finding, number: int) -> Component:
     """A finding: gain, sentence, remedy, and its evidence on demand."""
     low, high = finding.gain_interval
     evidence = [(name, value) for name, value in finding.evidence.items()]
+    key = f"{text(finding.cause)} {' '.join(map(str, finding.ranks))}"
     return html.Li(
         [
             html.Div(
@@ -94,7 +95,8 @@ def finding_card(finding: Finding, number: int) -> Component:
             ),
             html.P(clean(finding.sentence)),
             html.P(["→ ", clean(finding.remedy)], className="remedy") if finding.remedy else None,
-            html.Details([html.Summary("Evidence"), table(("what", "value"), evidence)]),
+            # A live page is made anew every second: by its key the script opens it again.
+            html.Details([html.Summary("Evidence"), table(("what", "value"), evidence)], **{"data-key": key}),
         ],
         className="finding",
         id=f"finding-{number}",

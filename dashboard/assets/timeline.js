@@ -360,8 +360,15 @@ window.tlkit = (() => {
     }
   }
 
+  const unfolded = new Set();
+  addEventListener("toggle", event => {
+    const key = event.target.dataset.key;
+    if (key && event.target.isConnected) unfolded[event.target.open ? "add" : "delete"](key);
+  }, true);
+
   let timeline = null;
   function attach() {
+    for (const details of document.querySelectorAll("details[data-key]:not([open])")) if (unfolded.has(details.dataset.key)) details.open = true;
     const element = document.getElementById("timeline");
     if (element && (!timeline || timeline.element !== element)) { timeline = new Timeline(element); window.tlkit.timeline = timeline; }
     if (!element && timeline) { timeline = null; window.tlkit.timeline = null; }

@@ -150,6 +150,48 @@ def test_sliders_answer(page: Page, address: str) -> None:
     assert "A step would take" in page.locator("#what-if-answer").inner_text()
 
 
+def test_a_live_page_goes_on_and_leaves_open_what_was_opened(page: Page, timelines: Path, tmp_path: Path) -> None:
+    """The files of a run grow: more steps, and the evidence that somebody reads stays on the screen, until it is closed."""
+    contents = {name: (timelines / name).read_bytes().splitlines(keepends=True) for name in ("t.json", "t.rank1.json")}
+
+    def write(begin: float, end: float) -> None:
+        for name, lines in contents.items():
+            with (tmp_path / name).open("ab") as file:
+                file.write(b"".join(lines[round(len(lines) * begin) : round(len(lines) * end)]))
+
+    def steps() -> int:
+        found = re.search(r"(\d+) steps", page.get_by_text(re.compile(r"\d+ steps, median")).first.inner_text())
+        return int(found[1]) if found else 0
+
+    def wait_for_more_than(count: int) -> int:
+        deadline = time.monotonic() + 20
+        while (now := steps()) <= count and time.monotonic() < deadline:
+            page.wait_for_timeout(100)
+        assert now > count
+        return now
+
+    write(0, 0.5)
+    process, url = serve(str(tmp_path / "t.json"), "--follow")
+    try:
+        page.goto(url)
+        first = page.locator("details[data-key]").first
+        first.locator("summary").click()
+        first.locator("td").first.wait_for()
+        seen = steps()
+        write(0.5, 0.75)
+        seen = wait_for_more_than(seen)
+        page.wait_for_timeout(200)
+        assert first.locator("td").first.is_visible()
+        first.locator("summary").click()
+        write(0.75, 1)
+        wait_for_more_than(seen)
+        page.wait_for_timeout(200)
+        assert not first.locator("td").first.is_visible()
+    finally:
+        page.goto("about:blank")  # it would ask a server that is gone
+        stop(process)
+
+
 def painted(page: Page) -> str:
     """What stretch the timeline has drawn, once it is drawn."""
     handle = page.wait_for_selector("#timeline[data-painted]", timeout=15000)
