@@ -8,6 +8,7 @@ pass) it is in SYNCHRONIZE.
 Collectives of a group are numbered in the order of the calls, which is the same on all its ranks.
 """
 
+import gc
 import inspect
 import logging
 import threading
@@ -167,6 +168,14 @@ def install() -> None:
         DistributedDataParallel, "register_comm_hook", _with_end(DistributedDataParallel.register_comm_hook)
     )
     _patches.replace(dist, "Reducer", _recorded_reducer(vars(dist)["Reducer"]))
+    if any(
+        issubclass(type(found), DistributedDataParallel) and found.reducer not in _reducers
+        for found in gc.get_objects()
+    ):
+        _log.warning(
+            "a DistributedDataParallel model was made before tlkit.instrument(): what it reduces is not recorded; call "
+            "tlkit.instrument() right after init_process_group()"
+        )
 
 
 def uninstall() -> None:
@@ -255,6 +264,8 @@ def _recorded_wait(original: Any) -> Any:
 
 #: C++ keeps a group alive, but not the Python half of it, which records.
 _kept: list[dist.ProcessGroup] = []
+#: Of models that are recorded, for as long as they live.
+_reducers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class _RecordedGroup(dist.ProcessGroup):
@@ -300,7 +311,9 @@ def _recorded_reducer(original: Any) -> Any:
             _kept.append(group)
         except Exception as error:  # a torch or a backend that puts groups together otherwise
             _log.warning("what DistributedDataParallel reduces cannot be recorded: %s", str(error)[:200])
-        return original(parameters, bucket_indices, first, group, *args, **kwargs)
+        reducer = original(parameters, bucket_indices, first, group, *args, **kwargs)
+        _reducers.add(reducer)
+        return reducer
 
     return make
 

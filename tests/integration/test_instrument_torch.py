@@ -345,6 +345,30 @@ answer([said, value.sum().item()])
     open_trace(tmp_path / "t.json").check()
 
 
+@pytest.mark.parametrize("early", ["1", ""])
+def test_a_model_that_was_wrapped_too_early_is_told(tmp_path: Path, early: str) -> None:
+    """Once; a model of an earlier recording is recorded again, and no reason to speak."""
+    results = run_ranks(
+        2,
+        _TRAINING
+        + """
+if os.environ["EARLY"]:
+    model = DistributedDataParallel(net)
+    tlkit.instrument(os.environ["SECOND"])
+else:
+    with tlkit.instrument(os.environ["FIRST"]):
+        model = DistributedDataParallel(net)
+    tlkit.instrument(os.environ["SECOND"])
+train(model, steps=3)
+""",
+        {"FIRST": f"{tmp_path}/first.json", "SECOND": f"{tmp_path}/t.json", "EARLY": early},
+    )
+    said = [result.stderr.count("made before tlkit.instrument()") for result in results]
+    assert said == [1 if early else 0] * 2
+    reduced = open_trace(tmp_path / "t.json").collectives["kind"].eq("allreduce")
+    assert reduced.any() != bool(early)
+
+
 def test_collectives_are_recorded_after_the_runtime_was_there(tmp_path: Path) -> None:
     """The runtime leaves its instruments in place; those of torch.distributed come in beside them."""
     run_ranks(
