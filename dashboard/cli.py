@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from .app import create_app  # noqa: PLC0415  so that --help needs no Dash
         from .source import Source  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError(f"tl-dash needs {error.name}: pip install 'tlkit[dashboard]'") from error
+        raise UsageError(f"{error.name} is not installed: pip install 'tlkit[dashboard]'") from error
     from ..collector.service.guard import is_loopback  # noqa: PLC0415
     from ..collector.service.serving import serve  # noqa: PLC0415
 
