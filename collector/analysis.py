@@ -148,7 +148,12 @@ def _notes(facts: Facts) -> list[str]:
         notes.append(f"only {steps.count} steps could be analysed: the numbers are rough")
     if meta.size > 1 and facts.trace.collectives.empty:
         notes.append(
-            "no communication was found although the job has several ranks: was the model wrapped in hvd.DistributedOptimizer?"
+            "no collective was found although the job has several ranks: "
+            + (
+                "they call none, or none of those that tlkit.instrument() sees, or the model was wrapped before it was called"
+                if meta.runtime == "torch"
+                else "was the model wrapped in hvd.DistributedOptimizer?"
+            )
         )
     if not facts.breakdown.knows_compute and steps.count:
         notes.append("how much of the communication is hidden behind computation cannot be known from this trace")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ..timeline.trace import Trace
-from .breakdown import Breakdown
+from .breakdown import EXPOSED, IDLE, Breakdown
 from .cpu_time import CpuTime
 from .steps import Steps
 
@@ -50,6 +50,17 @@ class Facts:
         """For each step the row of the rank whose own work takes longest."""
         rows: np.ndarray[tuple[int], np.dtype[np.int64]] = np.argmax(self.breakdown.own_work_ns, axis=0)
         return rows
+
+    @property
+    def is_tied_by_messages(self) -> bool:
+        """Whether ranks mostly wait for each other outside collectives, as the stages of a pipeline do.
+
+        Nobody knows then who waits for whom, and less work on one rank need not make a step shorter.
+        """
+        if self.trace.meta.runtime != "torch" or self.breakdown.on_device or len(self.ranks) < 2:  # noqa: PLR2004  nobody to wait for
+            return False
+        waiting_ns = sum(int(self.part(name).sum()) for name in EXPOSED)
+        return 2 * int(self.part(IDLE).sum()) > waiting_ns
 
     def on_critical_rank(self, name: str) -> Row:
         """A part of the breakdown on the critical rank of each step (ns)."""

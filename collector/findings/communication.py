@@ -42,7 +42,8 @@ class ExposedCommunication:
         if moving.mean() >= LEAST_RATIO * step_ns:
             findings += _moving_bytes(facts, moving)
         if facts.breakdown.knows_compute and asking.mean() >= LEAST_RATIO * step_ns:
-            findings.append(_negotiation(facts, asking))
+            recorded_torch = facts.trace.meta.runtime == "torch"
+            findings.append(_messages(facts, asking) if recorded_torch else _negotiation(facts, asking))
         return findings
 
 
@@ -174,6 +175,8 @@ def _bandwidth(
     less_often = "DistributedOptimizer(backward_passes_per_step=2)"
     if facts.trace.meta.runtime == "torch":
         fp16 = "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+        if facts.trace.meta.largest_gradient is None:  # which DistributedDataParallel would have told
+            fp16 += " with DDP, MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) with fully_shard"
         less_often = "every second pass under model.no_sync()"
     remedy = (
         f"Send half the bytes: {fp16}; or fewer: accumulate gradients "
@@ -237,5 +240,36 @@ def _negotiation(facts: Facts, asking_ns: Row) -> Finding:
         sentence=(
             f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step "
             "until it is agreed what to reduce next."
+        ),
+    )
+
+
+def _messages(facts: Facts, asking_ns: Row) -> Finding:
+    """Without a coordinator nobody negotiates: what the slowest rank waits for was not a collective."""
+    step_ns = facts.mean_step_ns
+    # How much of it goes is up to the schedule: nothing if messages have to come one by one, all of it at best.
+    gain, (_, most) = gain_of(asking_ns, step_ns)
+    work_ns = facts.breakdown.own_work_ns.mean(axis=1)
+    busy, free = int(work_ns.argmax()), int(work_ns.argmin())
+    return Finding(
+        class_="communication",
+        cause="waits-for-messages",
+        ranks=facts.ranks,
+        predicted_gain=gain * HALF,
+        gain_interval=(0.0, most),
+        confidence=0.4,
+        evidence={
+            "mean_wait_ns": round(float(asking_ns.mean())),
+            "own_work_by_rank_ns": {str(rank): round(float(ns)) for rank, ns in zip(facts.ranks, work_ns, strict=True)},
+        },
+        remedy=(
+            "Between the stages of a pipeline: more micro-batches a step (of s stages and m micro-batches, s - 1 of "
+            "m + s - 1 turns are idle), and layers moved until all stages take equally long."
+        ),
+        sentence=(
+            f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step for "
+            "other ranks while no collective is under way: for messages (send, recv), or for collectives that are not "
+            f"recorded. Rank {facts.ranks[busy]} works longest ({milliseconds(float(work_ns[busy]))}), rank "
+            f"{facts.ranks[free]} shortest ({milliseconds(float(work_ns[free]))})."
         ),
     )

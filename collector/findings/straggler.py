@@ -51,6 +51,8 @@ class SlowRank:
         work = facts.breakdown.own_work_ns - facts.part(str(Category.DATA))
         if not facts.breakdown.knows_compute or len(facts.ranks) < 2 or facts.steps.count < LEAST_STEPS:  # noqa: PLR2004  nobody to compare with
             return []
+        if facts.is_tied_by_messages:
+            return []
         row = int(np.argmax(work.mean(axis=1)))
         others = np.delete(work, row, axis=0)
         excess_ns = (work[row] - others.max(axis=0)).astype(np.float64)

@@ -4,12 +4,13 @@ import logging
 from typing import Any
 
 from ...timeline import recorder
-from . import copies, data, device_time, garbage, model, optimizer, torch_collectives
+from . import copies, data, device_time, functional_collectives, garbage, model, optimizer, torch_collectives
 from .optimizer import optimizer_span
 from .steps import tracker
 
 _log = logging.getLogger("tlkit.instrument")
 _PARTS = (data, model, optimizer, copies, device_time, garbage)
+_COLLECTIVES = (torch_collectives, functional_collectives)
 _installed: list[Any] = []
 
 
@@ -22,7 +23,7 @@ def install(*, collectives: bool = False) -> None:
     A part that cannot be instrumented, as in a future torch, is reported once and left out.
     """
     recorder.mark_training_thread()
-    for part in (*_PARTS, *((torch_collectives,) if collectives else ())):
+    for part in (*_PARTS, *(_COLLECTIVES if collectives else ())):
         if part in _installed:
             continue
         try:

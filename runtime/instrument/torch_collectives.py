@@ -4,16 +4,12 @@ The functions are wrapped where torch.distributed offers them.  DDP reduces its 
 group of ours stands in front of its own (a communication hook would cost a pass over all gradients).  A hook of the user's own
 is left to do its work, and what it calls is recorded.  When the training thread blocks (`Work.wait`, the end of DDP's backward
 pass) it is in SYNCHRONIZE.
-
-Collectives of a group are numbered in the order of the calls, which is the same on all its ranks.
 """
 
 import gc
 import inspect
 import logging
-import threading
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final, cast
@@ -27,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...timeline import recorder
 from ...timeline.vocabulary import MEMCPY_OUT, SYNCHRONIZE, Category, LaneKind
-from ..dtypes import DTYPE_NAMES
+from .collective_spans import Collective, begin, groups, here, reduction
 from .model import at_backward_end
 from .patching import Patches
 
@@ -52,108 +48,6 @@ _FUNCTIONS: Final = {
 }
 #: These wait for their work in C++.
 _WAIT_INSIDE: Final = frozenset({"_broadcast_coalesced"})
-
-
-class _Here(threading.local):
-    """What this thread is about."""
-
-    inside = False
-    """In a collective that is recorded already: some of torch's functions call each other."""
-
-
-_here = _Here()
-
-
-class _Group:
-    """What is the same for all collectives of a process group."""
-
-    def __init__(self, group: Any) -> None:
-        ranks = dist.get_process_group_ranks(group)
-        name = dist.distributed_c10d._get_process_group_name(group)  # noqa: SLF001  the only name that ranks agree on
-        is_world = len(ranks) == dist.get_world_size()
-        self.number = 0 if is_world else zlib.crc32(name.encode()) & 0x7FFFFFFF | 1
-        self.ranks = ranks
-        self.backend = str(dist.get_backend(group)).rpartition(":")[2]
-        self.seq = 0
-        self.last_end_ns = 0
-        """Where the last collective ended: a group runs one after the other."""
-
-
-_groups: dict[tuple[str, int], _Group] = {}
-"""By name and size: after `destroy_process_group` names come back, with other ranks."""
-_numbering = threading.Lock()
-
-
-class _Collective:
-    """One that is under way."""
-
-    def __init__(
-        self, kind: str, tensors: Sequence[torch.Tensor], group: Any, op: str, *, counted: bool = True
-    ) -> None:
-        self._device = recorder.device() if tensors and not tensors[0].is_cpu else None
-        with _numbering:
-            group = dist.group.WORLD if group is None else group
-            name = dist.distributed_c10d._get_process_group_name(group)  # noqa: SLF001  see _Group
-            described = _groups.get((name, group.size()))
-            if described is None:
-                described = _groups[name, group.size()] = _Group(group)
-            self._group = described
-            seq, described.seq = described.seq, described.seq + 1
-        self._kind = kind
-        self._args: dict[str, Any] = {
-            "seq": seq,
-            "process_set": described.number,
-            "dtype": DTYPE_NAMES.get(tensors[0].dtype, str(tensors[0].dtype).removeprefix("torch.")) if tensors else "",
-            "bytes": sum(tensor.nbytes for tensor in tensors),
-            "algorithm": described.backend,
-        }
-        if counted:
-            self._args["tensors"] = len(tensors)
-        if described.number:
-            self._args["ranks"] = described.ranks
-        if op:
-            self._args["op"] = op
-        self._token = [None]
-        self._nvtx = recorder.nvtx()
-        self._range = (
-            None if self._nvtx is None else self._nvtx.start(Category.COLLECTIVE, kind.upper(), self._args["bytes"])
-        )
-        self._begun = None if self._device is None else self._device.mark()
-        self._submitted_ns = recorder.now_ns()
-
-    def finished(self, *_: object) -> None:
-        """Record it.  Called from whatever thread learns it first; later calls do nothing."""
-        end_ns = recorder.now_ns()
-        try:
-            self._token.pop()
-        except IndexError:
-            return
-        if self._nvtx is not None:
-            self._nvtx.stop(self._range)
-        writer = recorder.timeline()
-        if writer is None:
-            return
-        self._args["submitted"] = writer.ts(self._submitted_ns)
-        name = self._kind.upper()
-        if self._device is not None:
-            marks = (self._begun, self._device.mark())
-            self._device.span(LaneKind.COMMUNICATION, Category.COLLECTIVE, name, marks, self._args)
-            return
-        with _numbering:
-            start_ns = min(max(self._submitted_ns, self._group.last_end_ns), end_ns)
-            self._group.last_end_ns = end_ns
-        recorder.complete(LaneKind.COMMUNICATION, Category.COLLECTIVE, name, start_ns, end_ns, self._args)
-
-
-def _begin(
-    kind: str, tensors: Sequence[torch.Tensor], group: Any, op: str, *, counted: bool = True
-) -> _Collective | None:
-    """A collective that begins; None if it cannot be described, which is no reason not to run it."""
-    try:
-        return _Collective(kind, tensors, group, op, counted=counted)
-    except Exception:
-        _log.debug("a collective cannot be recorded", exc_info=True)
-        return None
 
 
 def install() -> None:
@@ -181,7 +75,7 @@ def install() -> None:
 def uninstall() -> None:
     """Put back what was there; DDP models keep their groups, which record nothing then."""
     _patches.restore()
-    _groups.clear()
+    groups.clear()
 
 
 def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: bool) -> Any:
@@ -194,7 +88,7 @@ def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: boo
 
     @wraps(original)
     def recorded_collective(*args: Any, **kwargs: Any) -> Any:
-        if _here.inside or not recorder.is_on() or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or here.inside or not recorder.is_on():
             return original(*args, **kwargs)
         group = argument(group_at, "group", args, kwargs)
         if group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -202,10 +96,10 @@ def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: boo
         brought = argument(payload_at, str(payload), args, kwargs) if payload is not None else ()
         tensors = [brought] if isinstance(brought, torch.Tensor) else [t for t in brought or () if torch.is_tensor(t)]
         op = kwargs.get("op", args[1] if kind == "allreduce" and len(args) > 1 else None) if "reduce" in kind else None
-        under_way = _begin(kind, tensors, group, _name_of(op) if "reduce" in kind else "")
+        under_way = begin(kind, tensors, group, reduction(op) if "reduce" in kind else "")
         if under_way is None:
             return original(*args, **kwargs)
-        _here.inside = True
+        here.inside = True
         opened = recorder.begin(Category.OTHER, SYNCHRONIZE) if waits else None
         try:
             work = original(*args, **kwargs)
@@ -213,7 +107,7 @@ def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: boo
             under_way.finished()
             raise
         finally:
-            _here.inside = False
+            here.inside = False
             recorder.end(opened)
         if work is None or not hasattr(work, "get_future"):
             under_way.finished()
@@ -224,13 +118,7 @@ def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: boo
     return recorded_collective
 
 
-def _name_of(op: Any) -> str:
-    """`sum`, `average` and so on, as a shard has them."""
-    name = "sum" if op is None else str(getattr(op, "name", op)).rpartition(".")[2].lower()
-    return {"avg": "average", "premul_sum": "sum"}.get(name, name)
-
-
-def _finish_with(work: Any, under_way: _Collective) -> None:
+def _finish_with(work: Any, under_way: Collective) -> None:
     """Have a collective recorded when its work is done."""
     try:
         work.get_future().add_done_callback(under_way.finished)
@@ -239,7 +127,7 @@ def _finish_with(work: Any, under_way: _Collective) -> None:
         _waited_for[work] = under_way
 
 
-_waited_for: weakref.WeakKeyDictionary[Any, _Collective] = weakref.WeakKeyDictionary()
+_waited_for: weakref.WeakKeyDictionary[Any, Collective] = weakref.WeakKeyDictionary()
 
 
 def _recorded_wait(original: Any) -> Any:
@@ -288,7 +176,7 @@ class _RecordedGroup(dist.ProcessGroup):
             return self._behind.allreduce(tensors, options)
         if recorder.is_training_thread():
             _wait_at_the_end()
-        under_way = _begin("allreduce", tensors, self._behind, _name_of(options.reduceOp), counted=False)
+        under_way = begin("allreduce", tensors, self._behind, reduction(options.reduceOp), counted=False)
         work = self._behind.allreduce(tensors, options)
         if under_way is not None:
             _finish_with(work, under_way)
@@ -363,7 +251,7 @@ def _wait_from_here() -> None:
 def _waited(opened: recorder.OpenSpan) -> None:
     """The end of DDP's backward pass.  After the last bucket has arrived, gradients were copied out of the buckets."""
     recorder.end(opened)
-    last_end_ns = max((group.last_end_ns for group in _groups.values()), default=0)
+    last_end_ns = max((group.last_end_ns for group in groups.values()), default=0)
     if last_end_ns > opened.start_ns and recorder.device() is None:
         end_ns = recorder.now_ns()
         recorder.complete(LaneKind.COMMUNICATION, Category.FUSION, MEMCPY_OUT, last_end_ns, end_ns)

@@ -329,8 +329,8 @@ for wrong in (lambda: dist.all_reduce("text"), lambda: dist.all_gather([], torch
         wrong()
     except Exception as error:
         said.append(type(error).__name__)
-from tlkit.runtime.instrument import torch_collectives
-torch_collectives._Group = None
+from tlkit.runtime.instrument import collective_spans
+collective_spans.Group = None
 other = dist.new_group([0, 1])
 value = torch.ones(3)
 dist.all_reduce(value, group=other)
@@ -343,6 +343,161 @@ answer([said, value.sum().item()])
         assert len(said) == 3
         assert total == 6.0
     open_trace(tmp_path / "t.json").check()
+
+
+_TENSOR_PARALLEL = """
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+import tlkit
+
+RANK = int(os.environ["HOROVOD_RANK"])
+dist.init_process_group("gloo", rank=RANK, world_size=2)
+torch.manual_seed(0)
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
+    def forward(self, x):
+        return self.narrow(torch.relu(self.wide(x)))
+
+def train(steps=15, slow_ms=0):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(Block(), Block())
+    mesh = init_device_mesh("cpu", (2,))
+    for block in net:
+        parallelize_module(block, mesh, {"wide": ColwiseParallel(), "narrow": RowwiseParallel()})
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(steps):
+        if RANK == 1:
+            time.sleep(slow_ms / 1e3)
+        optimizer.zero_grad()
+        loss = net(torch.randn(32, 64)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+"""
+
+
+def test_tensor_parallel_training_is_recorded(tmp_path: Path) -> None:
+    """Functional collectives, with what they carry, and the rank that the other one waits for in them."""
+    results = run_ranks(
+        2,
+        _TENSOR_PARALLEL
+        + """
+plain = train()
+tlkit.instrument()
+answer([plain, train(slow_ms=30)])
+""",
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    for result in results:
+        plain, recorded = result.answer  # type: ignore[misc]
+        assert plain == recorded
+    trace = open_trace(tmp_path / "t.json")
+    trace.check()
+    # Each block reduces what comes out of it; the second one also the gradient of what came in.
+    assert set(trace.collectives["kind"]) == {"allreduce"}
+    assert set(trace.collectives["nbytes"]) == {32 * 64 * 4}
+    assert list(trace.collectives.groupby("rank").size()) == [3 * 15] * 2
+    assert set(trace.collectives["process_set"]) == {0}
+    verdict = analyze(tmp_path / "t.json").verdict
+    assert (verdict.class_, verdict.cause, verdict.ranks) == ("straggler", "slow-host-code", (1,))
+
+
+def test_functional_collectives_compile_as_before(tmp_path: Path) -> None:
+    """Into one graph, without a break; coalesced ones and those that nobody waits for are no trouble."""
+    results = run_ranks(
+        2,
+        _TENSOR_PARALLEL
+        + """
+tlkit.instrument()
+group = dist.group.WORLD
+def whole(x):
+    return functional.all_reduce(x * 2, "sum", group) + functional.all_gather_tensor(x, 0, group).sum()
+compiled = torch.compile(whole, backend="eager", fullgraph=True)
+values = [whole(torch.ones(3)).tolist(), compiled(torch.ones(3)).tolist()]
+functional.all_reduce(torch.ones(5), "max", group)
+both = functional.all_reduce_coalesced([torch.ones(2), torch.ones(3)], "sum", group)
+across = functional.all_gather_tensor(torch.full((2, 2), float(RANK)), 1, group)
+answer([values, [part.tolist() for part in both], across.tolist(), functional.all_to_all_single(torch.arange(2.0), None, None, group).tolist()])
+""",
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    for rank, result in enumerate(results):
+        values, both, across, exchanged = result.answer  # type: ignore[misc]
+        assert values == [[10.0] * 3] * 2
+        assert both == [[2.0] * 2, [2.0] * 3]
+        assert across == [[0.0, 0.0, 1.0, 1.0]] * 2
+        assert exchanged == [float(rank)] * 2
+    trace = open_trace(tmp_path / "t.json")
+    trace.check()
+    for _, calls in trace.collectives.groupby("rank"):
+        assert {"allgather", "alltoall"} <= set(calls["kind"])
+        assert 5 * 4 in set(calls["nbytes"])
+
+
+def test_the_stages_of_a_pipeline_wait_for_messages(tmp_path: Path) -> None:
+    """One waits for the other by turns: no rank is called slow, for no rank's work alone makes the step shorter."""
+    run_ranks(
+        2,
+        """
+        import torch.distributed as dist
+        import tlkit
+        rank = int(os.environ["HOROVOD_RANK"])
+        dist.init_process_group("gloo", rank=rank, world_size=2)
+        tlkit.instrument()
+        class Busy(torch.nn.Module):
+            def forward(self, x):
+                time.sleep(0.01 if rank else 0.03)
+                return x
+        net = torch.nn.Sequential(torch.nn.Linear(64, 64), Busy())
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for step in range(15):
+            optimizer.zero_grad()
+            if rank == 0:
+                out = net(torch.randn(8, 64))
+                dist.send(out.detach(), 1)
+                gradient = torch.empty_like(out)
+                dist.recv(gradient, 1)
+                out.backward(gradient)
+            else:
+                x = torch.empty(8, 64)
+                dist.recv(x, 0)
+                x.requires_grad_()
+                net(x).pow(2).mean().backward()
+                dist.send(x.grad, 0)
+            optimizer.step()
+        """,
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    analysis = analyze(tmp_path / "t.json")
+    assert analysis.verdict.cause == "waits-for-messages"
+    assert "Rank 0 works longest" in analysis.verdict.sentence
+    assert [finding for finding in analysis.findings if finding.class_ == "straggler"] == []
+    low, high = analysis.verdict.gain_interval
+    # With messages under way all the time the step is what rank 0 works, 30 of 40 ms and more.
+    assert low == 0
+    assert 0.1 < high < 0.5
+
+
+def test_another_group_of_all_ranks_counts_for_itself(tmp_path: Path) -> None:
+    """Two groups of the same ranks do not mix their collectives, however they take turns."""
+    run_ranks(
+        2,
+        _TRAINING
+        + """
+other = dist.new_group([0, 1])
+tlkit.instrument()
+for number in range(6):
+    dist.all_reduce(torch.ones(10 + number), group=other if number % 3 else None)
+""",
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    calls = open_trace(tmp_path / "t.json").collectives
+    assert calls.groupby(["process_set", "seq"], observed=True)["nbytes"].nunique().eq(1).all()
+    assert sorted(calls.groupby("process_set", observed=True).size()) == [4, 8]
 
 
 @pytest.mark.parametrize("early", ["1", ""])
