@@ -21,6 +21,8 @@ SIGNIFICANT: Final = 3.0
 #: A rank that is slow now and then is so by at least this share of a step, and at least so often.
 SPIKE_RATIO: Final = 0.3
 LEAST_SPIKES: Final = 3
+#: Spikes that make so much of all the time that it is behind tell more than the mean over all steps.
+MOST_OF_IT: Final = 0.7
 
 _CAUSES: Final = {
     str(Category.FORWARD): ("slow-forward", "in forward"),
@@ -57,15 +59,18 @@ class SlowRank:
         others = np.delete(work, row, axis=0)
         excess_ns = (work[row] - others.max(axis=0)).astype(np.float64)
         error_ns = excess_ns.std() / len(excess_ns) ** 0.5
-        if excess_ns.mean() > SIGNIFICANT * error_ns and np.median(excess_ns) > 0:
-            # Steps in which chance made another rank last count against it: what is left is the rank's own.
-            return self._describe(facts, row, excess_ns, np.ones(len(excess_ns), dtype=bool))
         height_ns = _spike_height_ns(excess_ns, float(np.median(facts.breakdown.step_ns)))
         spikes, opposite = excess_ns > height_ns, excess_ns < -height_ns
         # Chance makes ranks late in turn; a slow rank is late by more than all that the others are.
-        if spikes.sum() >= LEAST_SPIKES and excess_ns[spikes].sum() > 4 * -excess_ns[opposite].sum():
+        now_and_then = spikes.sum() >= LEAST_SPIKES and excess_ns[spikes].sum() > 4 * -excess_ns[opposite].sum()
+        is_most_of_it = excess_ns[spikes].sum() > MOST_OF_IT * excess_ns[excess_ns > 0].sum()
+        if now_and_then and is_most_of_it and 2 * spikes.sum() < len(spikes):
+            # Whatever little it is behind in the other steps.
             return self._describe(facts, row, excess_ns, spikes)
-        return []
+        if excess_ns.mean() > SIGNIFICANT * error_ns and np.median(excess_ns) > 0:
+            # Steps in which chance made another rank last count against it: what is left is the rank's own.
+            return self._describe(facts, row, excess_ns, np.ones(len(excess_ns), dtype=bool))
+        return self._describe(facts, row, excess_ns, spikes) if now_and_then else []
 
     @staticmethod
     def _describe(

@@ -81,6 +81,17 @@ def test_a_rank_that_is_slow_now_and_then_is_found() -> None:
     assert verdict_of(changed(3, 60, [1], every=10, forward=300)) == ("straggler", "periodic-slow-forward", (1,))
 
 
+def test_a_rank_that_is_slow_now_and_then_may_be_a_little_slow_always() -> None:
+    """One step in five takes 200 ms more; a slightly slower core, 4 ms in every step, does not make that "every step"."""
+    steps = changed(2, 60, [1], every=5, forward=200)
+    for step in steps[1]:
+        step.append(("forward", 4))
+    analysis = analyze(make_trace(jittered(steps)))
+
+    assert analysis.verdict.cause == "periodic-slow-forward"
+    assert "in 19% of the steps" in analysis.verdict.sentence  # the first one is left out
+
+
 def test_ranks_that_are_late_in_turn_by_chance_are_no_stragglers() -> None:
     """Large jitter alone has no culprit."""
     chance = random.Random(5)
