@@ -11,7 +11,7 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Final, cast
 
 import torch
@@ -194,6 +194,7 @@ def _recorded_reducer(original: Any) -> Any:
     def make(parameters: Any, bucket_indices: Any, first: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
         names = next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, dict)), {})
         _note_largest(parameters, names)
+        _keep_from_the_compiler()
         try:
             group = _RecordedGroup(group)
             _kept.append(group)
@@ -204,6 +205,16 @@ def _recorded_reducer(original: Any) -> Any:
         return reducer
 
     return make
+
+
+@cache
+def _keep_from_the_compiler() -> None:
+    """DDP under torch.compile calls these from C++, with a group that the compiler refuses to look into.
+
+    Not where they are written, since this imports the compiler; DDP has imported it by now.
+    """
+    for name in ("allreduce", "broadcast"):
+        setattr(_RecordedGroup, name, torch.compiler.disable(getattr(_RecordedGroup, name)))  # type: ignore[no-untyped-call]
 
 
 def _note_largest(parameters: Sequence[torch.Tensor], names: dict[int, str]) -> None:

@@ -117,6 +117,40 @@ train(model)
     assert (blocked["name"] == "SYNCHRONIZE").sum() >= 12
 
 
+@pytest.mark.parametrize("what", ["model", "step"])
+def test_compiled_models_train_as_before(tmp_path: Path, what: str) -> None:
+    """DDP under torch.compile, alone or with the whole step around it: the same parameters, and its buckets are seen."""
+    script = (
+        _TRAINING
+        + """
+if os.environ.get("RECORD"):
+    tlkit.instrument()
+torch.manual_seed(RANK)
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+def step(x, y):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+if os.environ["WHAT"] == "model":
+    model = torch.compile(model, backend="eager")
+else:
+    step = torch.compile(step, backend="eager")
+for _ in range(8):
+    step(torch.randn(16, 64), torch.randint(0, 10, (16,)))
+answer(digest())
+"""
+    )
+    recorded = run_ranks(2, script, {"HOROVOD_TIMELINE": f"{tmp_path}/t.json", "RECORD": "1", "WHAT": what})
+    plain = run_ranks(2, script, {"WHAT": what})
+    assert [result.answer for result in recorded] == [result.answer for result in plain]
+    trace = open_trace(tmp_path / "t.json")
+    trace.check()
+    reduced = trace.collectives[trace.collectives["kind"] == "allreduce"]
+    parameters = 64 * 512 + 512 + 2 * 512 + 512 * 512 + 512 + 512 * 10 + 10
+    assert list(reduced.groupby("rank")["nbytes"].sum()) == [parameters * 4 * 8] * 2
+
+
 def test_fully_sharded_training_is_recorded(tmp_path: Path) -> None:
     """FSDP's gathers before forward and backward, and its scatters."""
     run_ranks(
