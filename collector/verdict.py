@@ -86,13 +86,15 @@ def _healthy(facts: Facts) -> Finding:
 
     model = share(*map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
     waiting = share(*EXPOSED)
-    communication = f"{waiting:.0%} waiting for communication"
-    if facts.trace.meta.size > 1 and facts.trace.collectives.empty and not waiting:
-        communication = "and what communication takes of it cannot be told, since none was recorded"
-    sentence = (
-        f"Nothing stands out: {model:.0%} of each {milliseconds(facts.mean_step_ns)} step is forward, backward and optimizer "
-        f"(the run is compute-bound), {share(str(Category.DATA)):.0%} waiting for data, {communication}."
+    is_known = bool(waiting) or facts.trace.meta.size == 1 or not facts.trace.collectives.empty
+    communication = (
+        f"{waiting:.0%} waiting for communication"
+        if is_known
+        else "and what communication takes of it cannot be told, since none was recorded"
     )
-    if model < 0.5 or not communication[0].isdigit():  # noqa: PLR2004  half
-        sentence = sentence.replace(" (the run is compute-bound)", "")
+    bound = " (the run is compute-bound)" if is_known and model >= 0.5 else ""  # noqa: PLR2004  half
+    sentence = (
+        f"Nothing stands out: {model:.0%} of each {milliseconds(facts.mean_step_ns)} step is forward, backward and "
+        f"optimizer{bound}, {share(str(Category.DATA)):.0%} waiting for data, {communication}."
+    )
     return _plain("healthy", "nothing-found", sentence)

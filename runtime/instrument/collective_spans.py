@@ -6,7 +6,8 @@ Collectives of a group are numbered in the order of the calls, which is the same
 import logging
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -91,6 +92,18 @@ class Collective:
         )
         self._begun = None if self._device is None else self._device.mark()
         self._submitted_ns = recorder.now_ns()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """While torch's function runs; one that fails is over."""
+        here.inside = True
+        try:
+            yield
+        except BaseException:
+            self.finished()
+            raise
+        finally:
+            here.inside = False
 
     def finished(self, *_: object) -> None:
         """Record it.  Called from whatever thread learns it first; later calls do nothing."""

@@ -1,7 +1,8 @@
 """Functional collectives of PyTorch: what DTensor, and with it tensor parallelism, calls.
 
 They return a tensor at once, and whoever needs its values waits for them.  Nothing tells when one was done that nobody waits
-for yet: it is recorded up to the end of the wait, which is never too short.
+for yet: it is recorded up to the end of the wait, which is never too short.  One that nobody ever waits for, which torch
+complains of at the end, is not recorded.
 """
 
 import inspect
@@ -78,14 +79,8 @@ def _recorded(original: Any, kind: str, functional: Any) -> Any:
             under_way = begin(kind, tensors, group, op)
         if under_way is None:
             return original(*args, **kwargs)
-        here.inside = True
-        try:
+        with under_way.calling():
             result = original(*args, **kwargs)
-        except BaseException:
-            under_way.finished()
-            raise
-        finally:
-            here.inside = False
         address = _address(result)
         if address is None:
             under_way.finished()

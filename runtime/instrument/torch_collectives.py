@@ -99,16 +99,12 @@ def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: boo
         under_way = begin(kind, tensors, group, reduction(op) if "reduce" in kind else "")
         if under_way is None:
             return original(*args, **kwargs)
-        here.inside = True
-        opened = recorder.begin(Category.OTHER, SYNCHRONIZE) if waits else None
-        try:
-            work = original(*args, **kwargs)
-        except BaseException:
-            under_way.finished()
-            raise
-        finally:
-            here.inside = False
-            recorder.end(opened)
+        with under_way.calling():
+            opened = recorder.begin(Category.OTHER, SYNCHRONIZE) if waits else None
+            try:
+                work = original(*args, **kwargs)
+            finally:
+                recorder.end(opened)
         if work is None or not hasattr(work, "get_future"):
             under_way.finished()
         else:

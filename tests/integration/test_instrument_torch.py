@@ -43,6 +43,10 @@ def digest():
 """
 
 
+#: Of the network above.
+PARAMETERS = 64 * 512 + 512 + 2 * 512 + 512 * 512 + 512 + 512 * 10 + 10
+
+
 def test_ddp_is_recorded_with_its_buckets_and_the_slow_rank_is_found(tmp_path: Path) -> None:
     """Every step has its broadcast of buffers and its buckets, in bytes; what backward waits is no work of its own."""
     run_ranks(
@@ -61,14 +65,13 @@ train(DistributedDataParallel(net), steps=20, slow_ms=40)
     assert trace.meta.clock.method == "runtime"
     assert set(trace.steps["step"]) == set(range(20))
 
-    parameters = 64 * 512 + 512 + 2 * 512 + 512 * 512 + 512 + 512 * 10 + 10
     last = trace.collectives.sort_values(["rank", "seq"])
     reduced = last[last["kind"] == "allreduce"].groupby(["rank"], observed=True)["nbytes"].sum()
-    assert list(reduced) == [parameters * 4 * 20] * 2
+    assert list(reduced) == [PARAMETERS * 4 * 20] * 2
     # When DDP begins, everything; before each forward pass BatchNorm's three buffers.
     sent = last[last["kind"] == "broadcast"]
     buffers = (512 + 512) * 4 + 8
-    assert set(sent["nbytes"]) == {buffers, buffers + parameters * 4}
+    assert set(sent["nbytes"]) == {buffers, buffers + PARAMETERS * 4}
     assert set(last["algorithm"]) == {"gloo"}
 
     analysis = analyze(tmp_path / "t.json")
@@ -147,8 +150,7 @@ answer(digest())
     trace = open_trace(tmp_path / "t.json")
     trace.check()
     reduced = trace.collectives[trace.collectives["kind"] == "allreduce"]
-    parameters = 64 * 512 + 512 + 2 * 512 + 512 * 512 + 512 + 512 * 10 + 10
-    assert list(reduced.groupby("rank")["nbytes"].sum()) == [parameters * 4 * 8] * 2
+    assert list(reduced.groupby("rank")["nbytes"].sum()) == [PARAMETERS * 4 * 8] * 2
 
 
 def test_fully_sharded_training_is_recorded(tmp_path: Path) -> None:
@@ -452,7 +454,8 @@ def whole(x):
     return functional.all_reduce(x * 2, "sum", group) + functional.all_gather_tensor(x, 0, group).sum()
 compiled = torch.compile(whole, backend="eager", fullgraph=True)
 values = [whole(torch.ones(3)).tolist(), compiled(torch.ones(3)).tolist()]
-functional.all_reduce(torch.ones(5), "max", group)
+forgotten = functional.all_reduce(torch.ones(66), "max", group)
+values.append(functional.all_reduce(torch.ones(77), "max", group).tolist()[:3])
 both = functional.all_reduce_coalesced([torch.ones(2), torch.ones(3)], "sum", group)
 across = functional.all_gather_tensor(torch.full((2, 2), float(RANK)), 1, group)
 answer([values, [part.tolist() for part in both], across.tolist(), functional.all_to_all_single(torch.arange(2.0), None, None, group).tolist()])
@@ -461,7 +464,7 @@ answer([values, [part.tolist() for part in both], across.tolist(), functional.al
     )
     for rank, result in enumerate(results):
         values, both, across, exchanged = result.answer  # type: ignore[misc]
-        assert values == [[10.0] * 3] * 2
+        assert values == [[10.0] * 3] * 2 + [[1.0] * 3]
         assert both == [[2.0] * 2, [2.0] * 3]
         assert across == [[0.0, 0.0, 1.0, 1.0]] * 2
         assert exchanged == [float(rank)] * 2
@@ -469,7 +472,8 @@ answer([values, [part.tolist() for part in both], across.tolist(), functional.al
     trace.check()
     for _, calls in trace.collectives.groupby("rank"):
         assert {"allgather", "alltoall"} <= set(calls["kind"])
-        assert 5 * 4 in set(calls["nbytes"])
+        assert (calls["nbytes"] == 77 * 4).sum() == 1
+        assert (calls["nbytes"] == 66 * 4).sum() == 0  # nobody waited for it
 
 
 def test_the_stages_of_a_pipeline_wait_for_messages(tmp_path: Path) -> None:

@@ -54,6 +54,16 @@ def test_a_run_that_computes_is_healthy_and_says_so() -> None:
     assert all(finding.predicted_gain <= 0.05 for finding in analysis.findings)
 
 
+def test_without_a_collective_nothing_is_claimed_of_communication() -> None:
+    """Ranks that record none may wait all the same, in what looks like computation."""
+    analysis = analyze(make_trace(uniform(2, 20, {"forward": 30, "backward": 60, "optimizer": 3})))
+
+    assert analysis.facts.trace.collectives.empty
+    assert "compute-bound" not in analysis.verdict.sentence
+    assert "cannot be told" in analysis.verdict.sentence
+    assert any("no collective was found" in note for note in analysis.notes)
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize(
     ("part", "cause"),
