@@ -2,6 +2,6 @@
 
 from .analysis import Analysis, analyze
 from .findings import Finding
-from .report import make_report
+from .reports.report import make_report
 
 __all__ = ["Analysis", "Finding", "analyze", "make_report"]

@@ -11,16 +11,16 @@ from ..timeline.errors import UsageError
 from ..timeline.formats import Progress
 from ..timeline.open import open_trace
 from ..timeline.trace import Trace
-from .bandwidth import split_collectives, summarise_collectives
-from .breakdown import PARTS, break_down
-from .contention import find_contention
-from .cpu_time import read_cpu_time
-from .critical_path import critical_path, summarise_path
-from .facts import Facts
 from .findings import Finding, Rule, all_rules
 from .findings.base import without_explained
-from .steps import find_steps
-from .verdict import choose_verdict
+from .findings.verdict import choose_verdict
+from .model.bandwidth import split_collectives, summarise_collectives
+from .model.breakdown import PARTS, break_down
+from .model.contention import find_contention
+from .model.cpu_time import read_cpu_time
+from .model.critical_path import critical_path, summarise_path
+from .model.facts import Facts
+from .model.steps import find_steps
 
 #: With fewer steps the report says that its numbers are rough.
 FEW_STEPS = 10

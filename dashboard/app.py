@@ -8,9 +8,9 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from flask import request
 from werkzeug.exceptions import HTTPException
 
-from ..collector.findings.base import milliseconds
+from ..collector.model.words import milliseconds
+from ..collector.predict.what_if import predict
 from ..collector.service.guard import protect
-from ..collector.what_if import predict
 from ..timeline.commands import clean
 from ..timeline.errors import TlkitError
 from . import data_routes

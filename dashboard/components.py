@@ -6,8 +6,8 @@ from urllib.parse import urlencode
 
 from dash import dcc, html
 
-from ..collector.figures import Figure
 from ..collector.findings import Finding
+from ..collector.reports.figures import Figure
 from ..timeline.commands import clean
 
 #: Nothing may be sent anywhere, and nobody is invited to.

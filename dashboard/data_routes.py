@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from flask import Flask, Response, abort, jsonify, request
 
-from ..collector.palette import COLOURS
+from ..collector.reports.palette import COLOURS
 from ..timeline.commands import clean
 from ..timeline.errors import TlkitError
 from ..timeline.export import write

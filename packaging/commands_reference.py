@@ -14,8 +14,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 
 COMMANDS = {
     "tl-run": "tlkit.runtime.launch.options",
-    "tl-analyze": "tlkit.collector.cli",
-    "tl-diff": "tlkit.collector.diff_cli",
+    "tl-analyze": "tlkit.collector.commands.analyze",
+    "tl-diff": "tlkit.collector.commands.diff",
     "tl-trace": "tlkit.timeline.cli",
     "tl-dash": "tlkit.dashboard.cli",
     "tl-collect": "tlkit.collector.service.cli",

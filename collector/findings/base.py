@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from ..facts import Facts
+from ..model.facts import Facts
 
 #: A finding that predicts no more than this is not worth a change.
 WORTH_RATIO: Final = 0.05
@@ -54,42 +54,6 @@ class Rule(Protocol):
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """The findings, none if there is no such cause."""
-
-
-def shorten(name: str, most: int = 100) -> str:
-    """A name for a sentence: the middle of a long one goes.
-
-    >>> shorten("abcdefghij", 7)
-    'abc…hij'
-    """
-    if len(name) <= most:
-        return name
-    half = (most - 1) // 2
-    return f"{name[:half]}…{name[-half:]}"
-
-
-def milliseconds(value_ns: float) -> str:
-    """A duration for a sentence.
-
-    >>> milliseconds(51_234_567)
-    '51.2 ms'
-    """
-    value = value_ns / 1e6
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 1 else f"{value:.2f} ms"  # noqa: PLR2004
-
-
-def name_ranks(ranks: Sequence[int], size: int) -> str:
-    """Ranks as the subject of a sentence.
-
-    >>> name_ranks([1], 4), name_ranks([0, 1], 2), name_ranks([0, 2], 4)
-    ('Rank 1', 'Every rank', 'Ranks 0, 2')
-    """
-    if len(ranks) == size and size > 1:
-        return "Every rank"
-    if len(ranks) == 1:
-        return f"Rank {ranks[0]}" if size > 1 else "The training loop"
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"Ranks {shown}{', …' if len(ranks) > 8 else ''}"  # noqa: PLR2004
 
 
 def accumulation(facts: Facts) -> str:

@@ -7,11 +7,12 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import Category
-from ..breakdown import IDLE
-from ..facts import Facts, Row
-from ..gain import gain_of
-from ..replay import MOVING, Replay, replay
-from .base import Finding, accumulation, milliseconds, shorten
+from ..model.breakdown import IDLE
+from ..model.facts import Facts, Row
+from ..model.words import milliseconds, shorten
+from ..predict.gain import gain_of
+from ..predict.replay import MOVING, Replay, replay
+from .base import Finding, accumulation
 from .transport import fits_shared_memory, is_slow_link
 
 #: Below this share of the step communication is not worth a word.

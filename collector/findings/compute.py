@@ -6,12 +6,13 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category
-from ..cpu_time import METERED
-from ..facts import Facts
-from ..gain import gain_of
-from ..intervals import of_spans, total_within
-from ..replay import replay
-from .base import WORTH_RATIO, Finding, accumulation, milliseconds
+from ..model.cpu_time import METERED
+from ..model.facts import Facts
+from ..model.intervals import of_spans, total_within
+from ..model.words import milliseconds
+from ..predict.gain import gain_of
+from ..predict.replay import replay
+from .base import WORTH_RATIO, Finding, accumulation
 
 #: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the
 #: same twice for each state (Adam has two, momentum one).

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORKER_START, Category, LaneKind
-from ..facts import Facts
-from ..gain import gain_of
-from .base import WORTH_RATIO, Finding, milliseconds, name_ranks
+from ..model.facts import Facts
+from ..model.words import milliseconds, name_ranks
+from ..predict.gain import gain_of
+from .base import WORTH_RATIO, Finding
 
 #: Waits shorter than this share of the step are the price of asking.
 LEAST_RATIO: Final = 0.02

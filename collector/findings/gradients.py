@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import BACKWARD, Category
-from ..facts import Facts
-from ..gain import gain_of
-from ..replay import CONTENTION, replay
-from .base import WORTH_RATIO, Finding, accumulation, milliseconds, shorten
+from ..model.facts import Facts
+from ..model.words import milliseconds, shorten
+from ..predict.gain import gain_of
+from ..predict.replay import CONTENTION, replay
+from .base import WORTH_RATIO, Finding, accumulation
 
 #: A tensor with this share of all bytes is what communication is about.
 OVERSIZE_SHARE: Final = 0.5

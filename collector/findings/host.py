@@ -6,10 +6,11 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import Category, LaneKind
-from ..breakdown import IDLE
-from ..facts import Facts
-from ..gain import gain_of
-from .base import Finding, milliseconds
+from ..model.breakdown import IDLE
+from ..model.facts import Facts
+from ..model.words import milliseconds
+from ..predict.gain import gain_of
+from .base import Finding
 
 #: The loss, zero_grad and the loop itself are host code, too; this much, as a share of the rest of the step, is ordinary.
 ORDINARY_RATIO: Final = 0.1

@@ -6,9 +6,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ..facts import Facts
-from ..gain import gain_of
-from .base import Finding, milliseconds
+from ..model.facts import Facts
+from ..model.words import milliseconds
+from ..predict.gain import gain_of
+from .base import Finding
 
 #: Lateness below this share of the step is noise.
 LEAST_RATIO: Final = 0.1

@@ -5,10 +5,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..breakdown import PARTS
-from ..facts import Facts
-from ..gain import gain_of
-from .base import WORTH_RATIO, Finding, milliseconds
+from ..model.breakdown import PARTS
+from ..model.facts import Facts
+from ..model.words import milliseconds
+from ..predict.gain import gain_of
+from .base import WORTH_RATIO, Finding
 
 #: Fewer steps than this show no trend.
 LEAST_STEPS: Final = 20

@@ -6,10 +6,11 @@ from typing import Any, Final
 import numpy as np
 
 from ...timeline.vocabulary import Category
-from ..breakdown import EXPOSED
-from ..facts import Facts
-from ..gain import gain_of
-from .base import Finding, milliseconds
+from ..model.breakdown import EXPOSED
+from ..model.facts import Facts
+from ..model.words import milliseconds
+from ..predict.gain import gain_of
+from .base import Finding
 from .root_cause import root_cause
 
 #: A rank has to be this much slower, in steps, to be called slow.

@@ -6,11 +6,12 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ..bandwidth import bus_factor
-from ..facts import Facts
-from ..gain import gain_of
-from ..replay import replay
-from .base import WORTH_RATIO, Finding, milliseconds
+from ..model.bandwidth import bus_factor
+from ..model.facts import Facts
+from ..model.words import milliseconds
+from ..predict.gain import gain_of
+from ..predict.replay import replay
+from .base import WORTH_RATIO, Finding
 
 #: Any network of today carries as much: one gigabit a second.
 SLOW_GBPS: Final = 0.125

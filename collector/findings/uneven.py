@@ -6,10 +6,11 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import Category
-from ..facts import Facts
-from ..gain import gain_of
-from ..replay import replay
-from .base import WORTH_RATIO, Finding, milliseconds
+from ..model.facts import Facts
+from ..model.words import milliseconds
+from ..predict.gain import gain_of
+from ..predict.replay import replay
+from .base import WORTH_RATIO, Finding
 
 #: Steps in which ranks differ by less say nothing.
 LEAST_STEPS: Final = 8

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ...timeline.errors import UsageError
 from ..analysis import Analysis
-from ..gate import check, parse_condition
+from ..compare.gate import check, parse_condition
 
 _TIMEOUT_S: Final = 10.0
 #: With fewer steps nothing is sure.

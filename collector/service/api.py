@@ -8,7 +8,7 @@ from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from ..analysis import Analysis
-from ..report import make_report
+from ..reports.report import make_report
 from .alerts import Alerts
 from .guard import protect
 from .live import Follower

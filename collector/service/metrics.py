@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from ..analysis import Analysis
-from ..breakdown import EXPOSED, IDLE, PARTS
-from ..report import step_durations
+from ..model.breakdown import EXPOSED, IDLE, PARTS
+from ..reports.report import step_durations
 
 #: Steps that "now" means.
 _NEWEST: Final = 20

@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...collector import figures
-from ...collector.breakdown import EXPOSED, IDLE
-from ...collector.findings.base import milliseconds
+from ...collector.model.breakdown import EXPOSED, IDLE
+from ...collector.model.words import milliseconds
+from ...collector.reports import figures
 from ..components import card, empty, plot, table
 from . import View
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ...collector.compare import compare
-from ...collector.findings.base import milliseconds
+from ...collector.compare.runs import compare
+from ...collector.model.words import milliseconds
 from ...timeline.commands import clean
 from ..components import card, empty, table
 from . import View

@@ -5,8 +5,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...collector import figures
-from ...collector.findings.base import milliseconds
+from ...collector.model.words import milliseconds
+from ...collector.reports import figures
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, LaneKind
 from ..components import card, empty, link, plot, table
 from . import View

@@ -5,8 +5,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...collector.figures import THEMES, Figure
-from ...collector.figures import layout as figure_layout
+from ...collector.reports.figures import THEMES, Figure
+from ...collector.reports.figures import layout as figure_layout
 from ..components import empty, plot, text
 from . import View
 

@@ -5,10 +5,10 @@ from typing import Any, Final
 import numpy as np
 from dash import dcc, html
 
-from ...collector import figures
-from ...collector.breakdown import EXPOSED, PARTS
-from ...collector.findings.base import milliseconds
-from ...collector.waiting import waits_for
+from ...collector.model.breakdown import EXPOSED, PARTS
+from ...collector.model.waiting import waits_for
+from ...collector.model.words import milliseconds
+from ...collector.reports import figures
 from ..components import card, empty, link, plot, table
 from . import View
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from dash import dcc, html
 
-from ...collector import figures
-from ...collector.findings.base import milliseconds
+from ...collector.model.words import milliseconds
+from ...collector.reports import figures
 from ..components import card, empty, link, plot, table
 from . import View
 

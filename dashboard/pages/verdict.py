@@ -6,9 +6,9 @@ from typing import Any, Final
 import numpy as np
 from dash import dcc, html
 
-from ...collector import figures
-from ...collector.findings.base import milliseconds
-from ...collector.report import step_durations
+from ...collector.model.words import milliseconds
+from ...collector.reports import figures
+from ...collector.reports.report import step_durations
 from ...timeline.commands import clean
 from ..components import card, finding_card, link, plot
 from . import View

@@ -67,7 +67,7 @@ def tlkit(command: str, *arguments: str, **changes: str | None) -> subprocess.Co
         if value is not None:
             environment[name] = value
     modules = {
-        "tl-analyze": "tlkit.collector.cli",
+        "tl-analyze": "tlkit.collector.commands.analyze",
         "tl-trace": "tlkit.timeline.cli",
         "tl-run": "tlkit.runtime.launch.cli",
     }
@@ -123,7 +123,7 @@ def test_nobody_needs_a_network(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     inside = (
         f"ip link set lo up && {sys.executable} -m tlkit.runtime.launch.cli -np 2 {sys.executable} {script} && "
-        f"{sys.executable} -m tlkit.collector.cli {tmp_path}/t.json --html {page}"
+        f"{sys.executable} -m tlkit.collector.commands.analyze {tmp_path}/t.json --html {page}"
     )
     environment = {
         **os.environ,

@@ -136,7 +136,7 @@ def test_the_parts_of_a_step_sum_to_the_step(recorded: tuple[Path, Trace], tmp_p
     """In the report, for all ranks together and for each."""
     timeline, _ = recorded
     target = tmp_path / "report.json"
-    run([sys.executable, "-m", "tlkit.collector.cli", str(timeline), "--json", str(target)])
+    run([sys.executable, "-m", "tlkit.collector.commands.analyze", str(timeline), "--json", str(target)])
     report = json.loads(target.read_text())
 
     assert report["schema"] == "tlkit.report/1"

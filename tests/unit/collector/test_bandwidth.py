@@ -4,7 +4,7 @@ import pytest
 
 from tests.traces import make_trace, uniform
 from tlkit.collector import analyze
-from tlkit.collector.bandwidth import bus_factor
+from tlkit.collector.model.bandwidth import bus_factor
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tlkit.collector.cli import main
+from tlkit.collector.commands.analyze import main
 
 
 @pytest.mark.parametrize(

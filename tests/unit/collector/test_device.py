@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tlkit.collector import analyze
-from tlkit.collector.cli import main
+from tlkit.collector.commands.analyze import main
 
 MS = 1000
 

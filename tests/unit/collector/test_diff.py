@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tlkit.collector import analyze
-from tlkit.collector.compare import compare, ratio_interval
-from tlkit.collector.diff_cli import main
+from tlkit.collector.commands.diff import main
+from tlkit.collector.compare.runs import compare, ratio_interval
 
 from .test_device import kineto
 from .test_what_if import step

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlkit.collector.intervals import intersect, normalise, subtract, total, total_within, union
+from tlkit.collector.model.intervals import intersect, normalise, subtract, total, total_within, union
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=12)
 

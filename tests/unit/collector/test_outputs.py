@@ -10,10 +10,10 @@ import pytest
 
 from tests.traces import Parts, make_trace, uniform
 from tlkit.collector import analyze, make_report
-from tlkit.collector.baseline import check_change, read_baseline
-from tlkit.collector.breakdown import PARTS
-from tlkit.collector.cli import main
-from tlkit.collector.html import script_json, to_html
+from tlkit.collector.commands.analyze import main
+from tlkit.collector.compare.baseline import check_change, read_baseline
+from tlkit.collector.model.breakdown import PARTS
+from tlkit.collector.reports.html import script_json, to_html
 from tlkit.timeline.errors import UsageError
 
 from .test_diagnosis import HEALTHY, changed, jittered

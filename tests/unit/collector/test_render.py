@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.traces import Parts, make_trace, uniform
 from tlkit.collector import analyze, make_report
-from tlkit.collector.render import render
+from tlkit.collector.reports.terminal import render
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tlkit.collector import analyze
-from tlkit.collector.cli import main
-from tlkit.collector.markdown import escape
-from tlkit.collector.what_if import FORMS, predict
+from tlkit.collector.commands.analyze import main
+from tlkit.collector.predict.what_if import FORMS, predict
+from tlkit.collector.reports.markdown import escape
 from tlkit.timeline.errors import UsageError
 
 from .test_device import kernel, kineto, launch

@@ -53,7 +53,7 @@ def test_a_wheel_puts_nothing_generic_into_the_import_space(wheel: Path) -> None
     assert tops == {"tlkit", "tlkit-0.1.0.dist-info", "tlkit_horovod.pth"}
     assert {"tlkit/py.typed", "tlkit/runtime/torch/__init__.py", "tlkit/collector/findings/base.py"} <= set(names)
     assert "tl-run = tlkit.runtime.launch.cli:main" in entry_points
-    assert "tl-analyze = tlkit.collector.cli:main" in entry_points
+    assert "tl-analyze = tlkit.collector.commands.analyze:main" in entry_points
 
 
 def test_without_a_compiler_the_wheel_is_built_without_the_compiled_scanner(tmp_path: Path, wheel: Path) -> None:

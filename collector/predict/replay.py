@@ -16,9 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from ..timeline.vocabulary import Category
-from .breakdown import EXPOSED, IDLE
-from .facts import Facts
+from ...timeline.vocabulary import Category
+from ..model.breakdown import EXPOSED, IDLE
+from ..model.facts import Facts
 
 Matrix = np.ndarray
 Row = np.ndarray[tuple[int], np.dtype[np.float64]]

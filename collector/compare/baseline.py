@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..timeline.errors import UsageError
-from .analysis import Analysis, analyze
-from .breakdown import EXPOSED, IDLE
-from .compare import ratio_interval
+from ...timeline.errors import UsageError
+from ..analysis import Analysis, analyze
+from ..model.breakdown import EXPOSED, IDLE
+from ..reports.report import SCHEMA, make_report, step_durations
 from .gate import METRICS, PARTS_AND_METRICS, metric
-from .report import SCHEMA, make_report, step_durations
+from .runs import ratio_interval
 
 _CONDITION: Final = re.compile(r"([a-z0-9_]+)\s*>\s*\+\s*(\d+(?:\.\d+)?)\s*%")
 #: A report of a thousand findings is smaller.

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..timeline.vocabulary import Category
-from .analysis import Analysis
-from .breakdown import PARTS, typical_parts
-from .findings import Finding
+from ...timeline.vocabulary import Category
+from ..analysis import Analysis
+from ..findings import Finding
+from ..model.breakdown import PARTS, typical_parts
 
 SCHEMA: Final = "tlkit.report/1"
 #: Durations of single steps that a report holds.

@@ -14,16 +14,16 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..timeline.commands import clean
-from ..timeline.vocabulary import Category
-from .analysis import Analysis
-from .breakdown import EXPOSED, PARTS
-from .findings import Finding
-from .findings.base import milliseconds
+from ...timeline.commands import clean
+from ...timeline.vocabulary import Category
+from ..analysis import Analysis
+from ..compare.scaling import Scaling
+from ..findings import Finding
+from ..model.breakdown import EXPOSED, PARTS
+from ..model.words import milliseconds
+from ..predict.what_if import Prediction
 from .palette import COLOURS, label_of
 from .report import step_durations, typical_step
-from .scaling import Scaling
-from .what_if import Prediction
 
 _CLASS_STYLE: Final = {"healthy": "green", "unknown": "yellow"}
 _BAR_WIDTH: Final = 30

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from ..timeline.vocabulary import Category
-from .breakdown import IDLE, Breakdown
+from ...timeline.vocabulary import Category
+from ..model.breakdown import IDLE, Breakdown
 
 #: The palette of categories, which stays apart for colour-blind eyes (Okabe and Ito), for 256-colour terminals.
 COLOURS: Final = {

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from ..timeline.vocabulary import Category
-from .breakdown import EXPOSED
-from .facts import Facts
-from .findings import WORTH_RATIO, Finding
-from .findings.base import milliseconds
+from ...timeline.vocabulary import Category
+from ..model.breakdown import EXPOSED
+from ..model.facts import Facts
+from ..model.words import milliseconds
+from . import WORTH_RATIO, Finding
 
 #: A trace of communication alone that says nothing of this much of the step cannot be called healthy.
 UNSEEN_RATIO = 0.4

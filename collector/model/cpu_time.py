@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from ..timeline.trace import Trace
-from ..timeline.vocabulary import CPU_COUNTERS, INPUT_COUNTER, STARVED_COUNTERS, Category
+from ...timeline.trace import Trace
+from ...timeline.vocabulary import CPU_COUNTERS, INPUT_COUNTER, STARVED_COUNTERS, Category
 from .steps import Steps
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..timeline.trace import Trace
+from ...timeline.trace import Trace
 from .breakdown import EXPOSED, IDLE, Breakdown
 from .cpu_time import CpuTime
 from .steps import Steps

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import __version__
-from ..timeline.commands import Parser, run_command, width, with_completion
-from ..timeline.errors import UsageError
-from ..timeline.progress import ProgressBar
-from .analysis import Analysis, analyze
-from .compare import LEAST_RATIO, Comparison, compare, make_diff
-from .findings.base import milliseconds
+from ... import __version__
+from ...timeline.commands import Parser, run_command, width, with_completion
+from ...timeline.errors import UsageError
+from ...timeline.progress import ProgressBar
+from ..analysis import Analysis, analyze
+from ..compare.runs import LEAST_RATIO, Comparison, compare, make_diff
+from ..model.words import milliseconds
 
 _DESCRIPTION = """\
 Say what changed between two runs, and whether it is more than chance.

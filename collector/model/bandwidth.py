@@ -10,7 +10,7 @@ crosses each link, 2(n-1)/n for allreduce, (n-1)/n for allgather, reducescatter 
 import numpy as np
 import pandas as pd
 
-from ..timeline.trace import Trace
+from ...timeline.trace import Trace
 
 
 def bus_factor(kind: str, size: int) -> float:

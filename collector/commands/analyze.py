@@ -10,19 +10,19 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import __version__
-from ..timeline.commands import Parser, parse_range, parse_ranks, run_command, width, with_completion
-from ..timeline.errors import UsageError
-from ..timeline.progress import ProgressBar
-from .analysis import Analysis, analyze
-from .baseline import check_change, is_relative, read_baseline
-from .gate import check
-from .html import to_html
-from .markdown import to_markdown
-from .render import render
-from .report import make_report
-from .scaling import describe_scaling, scaling
-from .what_if import FORMS, describe, predict
+from ... import __version__
+from ...timeline.commands import Parser, parse_range, parse_ranks, run_command, width, with_completion
+from ...timeline.errors import UsageError
+from ...timeline.progress import ProgressBar
+from ..analysis import Analysis, analyze
+from ..compare.baseline import check_change, is_relative, read_baseline
+from ..compare.gate import check
+from ..compare.scaling import describe_scaling, scaling
+from ..predict.what_if import FORMS, describe, predict
+from ..reports.html import to_html
+from ..reports.markdown import to_markdown
+from ..reports.report import make_report
+from ..reports.terminal import render
 
 _DESCRIPTION = """\
 Say where the step time of a distributed training goes, why, and what to change.

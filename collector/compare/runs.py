@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from .analysis import Analysis
-from .breakdown import PARTS
-from .report import step_durations, typical_step
+from ..analysis import Analysis
+from ..model.breakdown import PARTS
+from ..reports.report import step_durations, typical_step
 
 SCHEMA: Final = "tlkit.diff/1"
 

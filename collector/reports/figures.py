@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..timeline.commands import clean
-from .analysis import Analysis
-from .breakdown import EXPOSED, PARTS
+from ...timeline.commands import clean
+from ..analysis import Analysis
+from ..model.breakdown import EXPOSED, PARTS
 from .palette import COLOURS, label_of
 
 Figure = dict[str, Any]

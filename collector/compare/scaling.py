@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from ..timeline.errors import UsageError
-from .analysis import Analysis
-from .breakdown import PARTS
-from .report import step_durations, typical_step
+from ...timeline.errors import UsageError
+from ..analysis import Analysis
+from ..model.breakdown import PARTS
+from ..reports.report import step_durations, typical_step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

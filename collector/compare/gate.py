@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from ..timeline.errors import UsageError
-from .analysis import Analysis
-from .breakdown import EXPOSED, IDLE, PARTS
-from .report import step_durations, typical_step
+from ...timeline.errors import UsageError
+from ..analysis import Analysis
+from ..model.breakdown import EXPOSED, IDLE, PARTS
+from ..reports.report import step_durations, typical_step
 
 _CONDITION: Final = re.compile(r"([a-z0-9_]+)\s*(>=|>|<=|<)\s*(\d+(?:\.\d+)?)\s*(%?)")
 

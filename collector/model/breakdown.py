@@ -23,8 +23,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ..timeline.trace import Trace, by_rank
-from ..timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
+from ...timeline.trace import Trace, by_rank
+from ...timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
 from .intervals import Intervals, intersect, of_spans, subtract, total_within, union
 from .steps import Steps
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..timeline.commands import clean
-from .analysis import Analysis
-from .breakdown import PARTS
-from .findings.base import milliseconds
+from ...timeline.commands import clean
+from ..analysis import Analysis
+from ..model.breakdown import PARTS
+from ..model.words import milliseconds
+from ..predict.what_if import Prediction
 from .report import step_durations, typical_step
-from .what_if import Prediction
 
 #: Findings that are listed.
 _MOST_FINDINGS = 5

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ..timeline.trace import Trace
-from ..timeline.vocabulary import Category, LaneKind
+from ...timeline.trace import Trace
+from ...timeline.vocabulary import Category, LaneKind
 from .breakdown import Breakdown
 from .cpu_time import CpuTime
 from .intervals import Intervals, of_spans, total_within

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..timeline.errors import UsageError
-from ..timeline.vocabulary import Category
-from .facts import Facts
+from ...timeline.errors import UsageError
+from ...timeline.vocabulary import Category
+from ..model.facts import Facts
 from .gain import gain_of
 from .replay import Replay, replay
 

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..timeline.commands import clean
-from ..timeline.errors import UsageError
+from ...timeline.commands import clean
+from ...timeline.errors import UsageError
+from ..analysis import Analysis
+from ..findings import Finding
+from ..model.words import milliseconds
+from ..predict.what_if import Prediction
 from . import figures
-from .analysis import Analysis
-from .findings import Finding
-from .findings.base import milliseconds
 from .report import step_durations
-from .what_if import Prediction
 
 #: Nothing may be sent anywhere, and nobody is invited to.
 PLOT_CONFIG: Final = {"displaylogo": False, "showSendToCloud": False, "plotlyServerURL": "", "responsive": True}

@@ -1,0 +1,1 @@
+"""tl-analyze and tl-diff."""

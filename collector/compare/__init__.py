@@ -1,0 +1,1 @@
+"""A run beside another one, beside its past, and beside limits."""

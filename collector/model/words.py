@@ -1,0 +1,39 @@
+"""How durations, names and ranks are written in sentences: the same on a terminal, a page and in a report."""
+
+from collections.abc import Sequence
+
+
+def shorten(name: str, most: int = 100) -> str:
+    """A name for a sentence: the middle of a long one goes.
+
+    >>> shorten("abcdefghij", 7)
+    'abc…hij'
+    """
+    if len(name) <= most:
+        return name
+    half = (most - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
+
+
+def milliseconds(value_ns: float) -> str:
+    """A duration for a sentence.
+
+    >>> milliseconds(51_234_567)
+    '51.2 ms'
+    """
+    value = value_ns / 1e6
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 1 else f"{value:.2f} ms"  # noqa: PLR2004
+
+
+def name_ranks(ranks: Sequence[int], size: int) -> str:
+    """Ranks as the subject of a sentence.
+
+    >>> name_ranks([1], 4), name_ranks([0, 1], 2), name_ranks([0, 2], 4)
+    ('Rank 1', 'Every rank', 'Ranks 0, 2')
+    """
+    if len(ranks) == size and size > 1:
+        return "Every rank"
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]}" if size > 1 else "The training loop"
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"Ranks {shown}{', …' if len(ranks) > 8 else ''}"  # noqa: PLR2004

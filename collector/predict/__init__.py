@@ -1,0 +1,1 @@
+"""What a step would take if something were different."""

@@ -1,0 +1,1 @@
+"""One analysis, written for people and for programs."""
