@@ -34,6 +34,7 @@ from ..vocabulary import (
     LaneKind,
 )
 from .base import Progress
+from .horovod_names import caller_of, common, parameters_of
 
 NAME: Final = "horovod"
 
@@ -329,10 +330,12 @@ def _tables(batches: Sequence[_Batch], first_ns: int) -> tuple:  # type: ignore[
     def shifted(at_ns: int) -> int:
         return at_ns - first_ns if at_ns >= 0 else -1
 
+    parameters = parameters_of(member.name for batch in batches for member in batch.members)
     for seq, batch in enumerate(batches):
         members = batch.members
         if not members:
             continue
+        callers = [caller_of(member.name, batch.kind, parameters) for member in members]
         start_ns = min(member.start_ns for member in members)
         end_ns = max(member.end_ns for member in members)
         first, last = batch.operation if batch.operation[0] >= 0 else (start_ns, end_ns)
@@ -352,8 +355,11 @@ def _tables(batches: Sequence[_Batch], first_ns: int) -> tuple:  # type: ignore[
             shifted(first),
             last - first,
             sum(end - begin for begin, end in batch.copies.values()),
+            common(callers),
+            -1,
+            "",
         )
-        for member in members:
+        for member, caller in zip(members, callers, strict=True):
             tensors.add(
                 0,
                 0,
@@ -365,6 +371,7 @@ def _tables(batches: Sequence[_Batch], first_ns: int) -> tuple:  # type: ignore[
                 shifted(member.negotiated_ns),
                 shifted(member.start_ns),
                 shifted(member.end_ns),
+                caller,
             )
         for rank, at_ns in sorted(batch.ticks.items()):
             arrivals.add(0, seq, rank, shifted(at_ns))
