@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import hosts
@@ -113,7 +114,7 @@ def step_times_ms(folder: Path) -> list[list[float]]:
     ranks = []
     for path in sorted(folder.glob("times.rank*.json")):
         ends_ns = json.loads(path.read_text(encoding="utf-8"))["ends_ns"]
-        steps = [(end - begin) / 1e6 for begin, end in zip(ends_ns, ends_ns[1:], strict=False)]
+        steps = [(end - begin) / 1e6 for begin, end in pairwise(ends_ns)]
         ranks.append(steps[WARM_UP:-1])
     if not ranks:
         raise TrainingFailed(f"{folder}: no rank has written its times")
@@ -151,8 +152,8 @@ def _own_seconds() -> float:
 
 def _busy_seconds() -> float:
     """CPU seconds of the whole machine, all cores, not idle."""
-    with open("/proc/stat", encoding="ascii") as file:
-        user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])
+    total = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
+    user, nice, system, _, _, irq, softirq, *_ = map(int, total.split()[1:])
     return float(user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
