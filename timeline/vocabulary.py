@@ -85,6 +85,8 @@ COLLATE: Final = "COLLATE"
 H2D_COPY: Final = "H2D_COPY"
 CHECKPOINT: Final = "CHECKPOINT"
 CYCLE_START: Final = "CYCLE_START"
+CYCLE_COUNTER: Final = "cycle ms"
+"""How long a cycle of Horovod's background thread took, where its timeline marks them."""
 
 #: Counters of the training thread, by phase; each value belongs to the span that ends at its time.
 CPU_COUNTERS: Final = {category: f"{category} cpu_ns" for category in Category}
