@@ -54,7 +54,8 @@ def cycles_table(begun_ns: Sequence[int], first_ns: int) -> pd.DataFrame:
     )
 
 
-def tables_of(batches: Sequence[Batch], first_ns: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
+def tables_of(batches: Sequence[Batch], first_ns: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Collectives, tensors and arrivals."""
     collectives = TableBuilder(COLLECTIVE_COLUMNS)
     tensors = TableBuilder(TENSOR_COLUMNS)
     arrivals = TableBuilder(ARRIVAL_COLUMNS)
@@ -108,5 +109,3 @@ def tables_of(batches: Sequence[Batch], first_ns: int) -> tuple[pd.DataFrame, pd
         for rank, at_ns in sorted(batch.ticks.items()):
             arrivals.add(0, seq, rank, shifted(at_ns))
     return collectives.finish(), tensors.finish(), arrivals.finish()
-
-
