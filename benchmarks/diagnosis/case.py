@@ -71,4 +71,5 @@ class Case:
 
 def read_case(record: dict[str, Any]) -> Case:
     """A case from what `as_json` kept."""
-    return Case(**{key: tuple(value) if isinstance(value, list) else value for key, value in record.items()})
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    return Case(**values)

@@ -46,6 +46,7 @@ class FaultyNetwork(Network):
         self.faults = faults
         self.late = nn.Linear(3000, 3000, bias=False) if "late-layer" in faults.names else None
         widths = [3000] * ("huge-tensor" in faults.names) + [2121] * 2 * ("two-huge" in faults.names)
+        self.widths = widths
         self.huge = nn.ModuleList(nn.Linear(width, width, bias=False) for width in widths)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,8 +58,8 @@ class FaultyNetwork(Network):
         scores = super().forward(x)
         if scores.requires_grad and (self.faults.has("slow-backward") or self.faults.has("busy-backward")):
             scores.register_hook(self._slow_backward)
-        for layer in self.huge:
-            scores = scores + 1e-6 * layer(torch.ones(layer.in_features)).mean()
+        for width, layer in zip(self.widths, self.huge, strict=True):
+            scores = scores + 1e-6 * layer(torch.ones(width)).mean()
         return scores
 
     def _slow_backward(self, _: torch.Tensor) -> None:

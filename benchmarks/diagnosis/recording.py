@@ -65,14 +65,11 @@ def record(job: Job, folder: Path) -> None:
         if job.limit is not None:
             settings |= stack.enter_context(hosts.two_hosts(job.limit))
         own_s, busy_s, began_s = _own_seconds(), _busy_seconds(), time.monotonic()
-        try:
-            done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise TrainingFailed(f"still running after {TIMEOUT_S} s: {' '.join(command)}") from None
+        status, output = _run(command, settings)
         wall_s = time.monotonic() - began_s
         others = (_busy_seconds() - busy_s - (_own_seconds() - own_s)) / (wall_s * (os.cpu_count() or 1))
-    if done.returncode:
-        raise TrainingFailed(f"exit status {done.returncode}: {done.stdout[-500:]}{done.stderr[-1500:]}")
+    if status:
+        raise TrainingFailed(f"exit status {status}: {output[-2000:]}")
     about = {
         "command": command,
         "environment": job.environment,
@@ -83,6 +80,24 @@ def record(job: Job, folder: Path) -> None:
     }
     (unfinished / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     unfinished.rename(folder)
+
+
+def _run(command: list[str], settings: dict[str, str]) -> tuple[int, str]:
+    """The exit status of a launcher, and what its ranks printed."""
+    launcher = subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        output, _ = launcher.communicate(timeout=TIMEOUT_S)
+    except BaseException as error:
+        # It ends its ranks when it is asked to, which are in sessions of their own.
+        launcher.terminate()
+        try:
+            launcher.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TrainingFailed(f"still running after {TIMEOUT_S} s: {' '.join(command)}") from None
+        raise
+    return launcher.returncode, output
 
 
 def _command(job: Job, folder: Path) -> tuple[list[str], dict[str, str]]:
