@@ -1,7 +1,7 @@
 """Who calls a collective: the runtime for gradients, a helper for parameters or objects, or a line of the user's.
 
 Helpers say what they are about with `calling`.  What is left is a call of the user's, whose line is found by looking up the
-stack: tens of nanoseconds a frame, since it is kept of every code object whose it is.
+stack: a tenth of a microsecond a frame, since it is remembered of every file whose it is.
 """
 
 import os
@@ -17,8 +17,8 @@ from ..timeline.shard_format import UNKNOWN_CALL, Call
 
 GRADIENT: Final = Call("gradient", blocking=False)
 
-#: Code objects that are remembered.
-MAX_CODES: Final = 16384
+#: Places in code, and files, that are remembered.
+MAX_REMEMBERED: Final = 16384
 
 _TOOLKIT: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120  as code objects have it
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120
@@ -52,9 +52,13 @@ class _Here(threading.local):
 
 
 _here: Final = _Here()
-_codes: dict[int, tuple[CodeType, str]] = {}
-"""By identity, since a code object's hash takes longer than all the rest; kept alive, so that none takes another's place."""
-_calls: dict[tuple[int, int, str, bool], Call] = {}
+_is_user: dict[str, bool] = {}
+"""By file of code: whether it is the user's, which is neither torch's nor the toolkit's."""
+_roles: dict[tuple[str, str], str] = {}
+"""By file and function of code: what it is about."""
+_calls: dict[tuple[int, int, str, bool], tuple[Call, CodeType | None]] = {}
+"""By place in code (identity and offset, since a line's number takes long to find), caller, and whether it blocks.  The code
+is kept alive, so that no other takes its place."""
 
 
 class _Calling:
@@ -106,14 +110,15 @@ def handing_on(call: Call) -> Any:
     return _Calling(call) if recorder.is_timeline_on() else _NOT_CALLING
 
 
-def current(*, blocking: bool) -> Call:
+def current(*, blocking: bool, above: int = 0) -> Call:
     """The call that this thread is in: a helper's, else the user's.
 
     Args:
         blocking: whether the thread waits before it leaves a call of the user's.
+        above: callers of the caller that are known to be the toolkit's; not to look at them saves a frame object each.
     """
     call = _here.call
-    return _from_line(_USER, blocking=blocking) if call is None else call
+    return _from_line(_USER, blocking=blocking, above=above) if call is None else call
 
 
 def current_of_torch(kind: str, *, blocking: bool) -> Call:
@@ -126,10 +131,12 @@ def current_of_torch(kind: str, *, blocking: bool) -> Call:
     if _here.call is not None:
         return _here.call
     caller = ""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  what inspect does, without its cost
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  what inspect does, without its cost
     while frame is not None:
-        known = _codes.get(id(frame.f_code))
-        role = _look_at(frame.f_code) if known is None else known[1]
+        code = frame.f_code
+        role = _roles.get((code.co_filename, code.co_name))
+        if role is None:
+            role = _look_at(code)
         if role == _USER:
             caller = caller or ("barrier" if kind == "barrier" else _USER)
             return _at(frame, caller, blocking=blocking)
@@ -145,50 +152,60 @@ def current_of_torch(kind: str, *, blocking: bool) -> Call:
     return _elsewhere(caller, blocking=blocking) if caller else UNKNOWN_CALL
 
 
-def _from_line(caller: str, *, blocking: bool) -> Call:
+def _from_line(caller: str, *, blocking: bool, above: int = 0) -> Call:
     """A call out of the innermost frame that is neither torch's nor the toolkit's."""
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001
+    frame: FrameType | None = sys._getframe(2 + above)  # noqa: SLF001
     while frame is not None:
-        known = _codes.get(id(frame.f_code))
-        if (_look_at(frame.f_code) if known is None else known[1]) == _USER:
+        found = _is_user.get(frame.f_code.co_filename)
+        if found is None:
+            found = _look_at(frame.f_code) == _USER
+        if found:
             return _at(frame, caller, blocking=blocking)
         frame = frame.f_back
     return _elsewhere(caller, blocking=blocking)  # a thread of C++, such as autograd's for a device
 
 
 def _at(frame: FrameType, caller: str, *, blocking: bool) -> Call:
-    key = (id(frame.f_code), frame.f_lineno, caller, blocking)
-    call = _calls.get(key)
-    if call is None:
-        where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"  # noqa: PTH119  of what may be no path
-        call = _calls[key] = Call(caller, blocking=blocking, where=where)
-    return call
+    code = frame.f_code
+    key = (id(code), frame.f_lasti, caller, blocking)
+    known = _calls.get(key)
+    if known is None:
+        where = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}"  # noqa: PTH119  of what may be no path
+        known = _remember(key, Call(caller, blocking=blocking, where=where), code)
+    return known[0]
 
 
 def _elsewhere(caller: str, *, blocking: bool) -> Call:
     key = (0, 0, caller, blocking)
-    call = _calls.get(key)
-    if call is None:
-        call = _calls[key] = Call(caller, blocking=blocking)
-    return call
+    known = _calls.get(key)
+    if known is None:
+        known = _remember(key, Call(caller, blocking=blocking), None)
+    return known[0]
+
+
+def _remember(key: tuple[int, int, str, bool], call: Call, code: CodeType | None) -> tuple[Call, CodeType | None]:
+    if len(_calls) >= MAX_REMEMBERED:
+        _calls.clear()
+    _calls[key] = known = (call, code)
+    return known
 
 
 def _look_at(code: CodeType) -> str:
-    """What a code object is about, kept for the next time."""
-    if len(_codes) >= MAX_CODES:
-        _codes.clear()
-        _calls.clear()
-    role = _role_of(code)
-    _codes[id(code)] = (code, role)
+    """What code is about, remembered for the next time."""
+    if len(_roles) >= MAX_REMEMBERED:
+        _roles.clear()
+        _is_user.clear()
+    role = _roles[code.co_filename, code.co_name] = _role_of(code)
+    _is_user[code.co_filename] = role == _USER
     return role
 
 
 def _role_of(code: CodeType) -> str:
     path = code.co_filename
-    if path.startswith(_TOOLKIT):
+    if path.startswith((_TOOLKIT, "<frozen ")):
         return ""
     if not path.startswith(_TORCH):
-        return "" if path.startswith("<frozen ") else _USER
+        return _USER
     inside = path.removeprefix(_TORCH)
     if inside.endswith("distributed_c10d.py"):
         return _OBJECT if "object" in code.co_name else ""

@@ -42,6 +42,9 @@ _log = logging.getLogger("tlkit.runtime")
 #: How long a shutdown waits for the other ranks.
 SHUTDOWN_TIMEOUT_S: Final = 10.0
 
+#: Through so many functions, two of `torch.submission` and one of the API at least, a call comes to `Engine.submit`.
+_ABOVE_SUBMIT: Final = 4
+
 
 class Engine:
     """Everything that runs between `init` and `shutdown`."""
@@ -173,7 +176,7 @@ class Engine:
         if recorder.is_timeline_on():
             flow = recorder.in_compute_span()
             if call is None:
-                call = calls.current(blocking=waits)
+                call = calls.current(blocking=waits, above=_ABOVE_SUBMIT)
             for entry in entries:
                 request = entry.request
                 self._numbers += 1
