@@ -76,7 +76,8 @@ CALLS = (
     Case("allgather_object each step", "allgather-object:count=10", "communication", (), TWO),
     Case("a barrier each step", "barrier", "communication", (), TWO, also=("healthy",)),
     Case("twenty barriers each step", "barrier:count=20", "communication", (), TWO),
-    Case("a cycle time of 50 ms", "none", "communication", (), TWO, environment={"HOROVOD_CYCLE_TIME": "50"}),
+    # Costs nothing: a rank that waits has its request sent at once.
+    Case("a cycle time of 50 ms", "none", "healthy", environment={"HOROVOD_CYCLE_TIME": "50"}),
     Case("two huge tensors", "two-huge", "communication", ("oversize-gradient",), TWO),
 )
 OTHER_LOAD = (
