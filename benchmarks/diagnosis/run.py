@@ -27,15 +27,21 @@ from recording import Job, is_recorded, mean_step_ms, record_all
 
 CASES = PLAIN_CASES + HARD_CASES
 SETS = {"all": CASES, "plain": PLAIN_CASES, "hard": HARD_CASES}
-STEADY_GAIN = 0.05
+MAX_HEALTHY_GAIN = 0.05
 """What a healthy run may be promised."""
 
 
 def chosen(cases: Sequence[Case], only: Sequence[str] | None) -> list[Case]:
-    """Cases whose names begin so, and that can run here."""
-    found = [case for case in cases if not only or case.name.startswith(tuple(only))]
-    if not found:
-        raise SystemExit(f"no case begins with {' or '.join(only or ())}")
+    """For each name the case that is called so, or else all that begin so; all cases without names."""
+    if not only:
+        return list(cases)
+    found: list[Case] = []
+    for name in only:
+        exact = [case for case in cases if case.name == name]
+        fitting = exact or [case for case in cases if case.name.startswith(name)]
+        if not fitting:
+            raise SystemExit(f"--only {name}: no case is called so or begins so")
+        found += [case for case in fitting if case not in found]
     return found
 
 
@@ -136,7 +142,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         print(f"; gains off by {statistics.median(errors):.1%} of the step (median), {errors[-1]:.1%} at most", end="")
     healthy = [one["largest_gain"] for row in rows if row["expected"] == "healthy" for one in row["rounds"]]
     if healthy:
-        over = sum(gain > STEADY_GAIN for gain in healthy)
+        over = sum(gain > MAX_HEALTHY_GAIN for gain in healthy)
         print(f"; {over} of {len(healthy)} healthy runs promised more than 5%, {max(healthy):.1%} at most", end="")
     print()
 
@@ -144,7 +150,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--only", action="append", help="cases whose names begin so; may be repeated")
+    common.add_argument("--only", action="append", help="the case of this name, or all that begin so; may be repeated")
     common.add_argument("--set", choices=SETS, default="all", help="which table of cases (default all)")
     training = argparse.ArgumentParser(add_help=False)
     training.add_argument("--steps", type=int, default=60, help="steps of each run (default 60)")
@@ -166,16 +172,18 @@ def main(argv: Sequence[str]) -> int:
         [*argv] if argv and (argv[0] in {"record", "judge", "both"} or {"-h", "--help"} & {*argv}) else ["both", *argv]
     )
     arguments = make_parser().parse_args(words)
-    cases = chosen(SETS[arguments.set], arguments.only)
     if arguments.command == "record":
+        cases = chosen(SETS[arguments.set], arguments.only)
         return 1 if record(arguments.into, cases, arguments.steps, arguments.rounds) else 0
     if arguments.command == "judge":
-        kept = [case for case in recorded_cases(arguments.folder) if arguments.set == "all" or case in cases]
-        rows = judge(arguments.folder, [case for case in kept if case.name.startswith(tuple(arguments.only or [""]))])
+        kept = recorded_cases(arguments.folder)
+        if arguments.set != "all":
+            kept = [case for case in kept if case in SETS[arguments.set]]
+        rows = judge(arguments.folder, chosen(kept, arguments.only))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            failed = record(Path(folder), cases, arguments.steps, arguments.rounds)
-            if failed:
+            cases = chosen(SETS[arguments.set], arguments.only)
+            if record(Path(folder), cases, arguments.steps, arguments.rounds):
                 return 1
             rows = judge(Path(folder), cases)
     if not rows:
