@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -84,11 +84,46 @@ def _short_epochs(job: Job, fault: Fault) -> Job:
     )
 
 
+# Devices.
+
+
+def _with_device(job: Job, **changes: Any) -> Job:
+    assert job.device is not None
+    return replace(job, device=job.device._replace(**changes))
+
+
+def _kernels(job: Job) -> int:
+    return 3 * len(job.layers) + 4
+
+
+def _launch_bound(job: Job, fault: Fault) -> Job:
+    return _with_device(job, launch_ns=int((job.work_ns + fault.amount_ns(job)) / _kernels(job)))
+
+
+def _slow_launches(job: Job, fault: Fault) -> Job:
+    """A host that is quick enough, unless it has to wait for its device time and again."""
+    launch_ns = max(6_000, min(fault.amount_ns(job) / len(job.layers) - 20_000, 0.6 * job.work_ns / _kernels(job)))
+    return _with_device(job, launch_ns=int(launch_ns))
+
+
+def _copy_of(job: Job, fault: Fault, *, is_pinned: bool) -> Job:
+    assert job.device is not None
+    nbytes = int(fault.amount_ns(job) * job.device.copy_bytes_per_ns)
+    return _with_device(job, copy_nbytes=max(nbytes, job.device.copy_nbytes), is_pinned=is_pinned)
+
+
+def _slow_device(plan: Plan, fault: Fault) -> None:
+    factor = 1 + fault.amount_ns(plan.job) / plan.job.work_ns * fault.weights(plan.job, plan.noise)
+    for item in ("forward", "backward", "optimizer"):
+        plan.busy[item] = plan.busy[item] * factor
+
+
 # Communication.
 
 
 def _many_layers(job: Job, fault: Fault) -> Job:
-    pieces = -(-30 // len(job.layers))
+    tensors = 80 if job.ranks <= 4 else 48 if job.ranks <= 8 else 30
+    pieces = -(-tensors // len(job.layers))
     layers = tuple(
         Layer(
             f"{layer.name[:-7]}.{piece}.weight", max(4, layer.nbytes // pieces), layer.share / pieces, layer.is_partial
@@ -97,7 +132,8 @@ def _many_layers(job: Job, fault: Fault) -> Job:
         for piece in range(pieces)
     )
     steps = int(np.clip(MAX_EVENTS / (job.ranks * (25 + 13 * len(layers))), MIN_STEPS, job.steps))
-    latency_ns = int((0.8 * job.backward_ns + fault.amount_ns(job)) / len(layers))
+    # More than this would be felt in every fused batch, too.
+    latency_ns = int(min((0.8 * job.backward_ns + fault.amount_ns(job)) / len(layers), 0.012 * job.work_ns))
     return replace(job, layers=layers, steps=steps, epoch_steps=steps, latency_ns=latency_ns)
 
 
@@ -231,6 +267,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         **_COMMUNICATION, causes=("slow-negotiation",),
         spoil_job=lambda job, fault: replace(job, message_ns=job.message_ns + int(fault.amount_ns(job) / 2)),
     ),
+    "long-cycle": Kind(
+        **_COMMUNICATION, causes=("slow-negotiation", "long-cycle"),
+        spoil_job=lambda job, fault: replace(job, cycle_ns=job.cycle_ns + int(2 * fault.amount_ns(job))),
+    ),
     "huge-tensor": Kind(
         **_COMMUNICATION, causes=("oversize-gradient", "late-gradients", "bandwidth-bound"), spoil_job=_huge_layer,
     ),
@@ -253,4 +293,34 @@ KINDS: Final[Mapping[str, Kind]] = {
         **_COMMUNICATION, causes=("blocking-collectives", "barriers", "many-small-collectives"),
         prepare=_costly_calls, spoil_job=_barriers, max_share=0.5,
     ),
+    "slow-gpu": Kind(
+        everywhere="", somewhere="straggler", causes=("slow-gpu", "slow-device", "slow-forward", "slow-backward", "late-rank"),
+        spoil_plan=_slow_device, patterns=(ALWAYS, ALWAYS, WINDOW, IN_TURN),
+    ),
+    "launch-bound": Kind(everywhere="compute", causes=("device-idle", "launch-bound"), spoil_job=_launch_bound, max_share=0.6),
+    "synchronisation": Kind(
+        everywhere="compute", causes=("device-idle", "blocking-synchronisation", "blocking-copy", "launch-bound"),
+        prepare=_slow_launches, spoil_job=lambda job, _: _with_device(job, syncs=len(job.layers)), max_share=0.4,
+    ),
+    "exposed-copies": Kind(
+        everywhere="data", causes=("slow-copies-to-device", "exposed-copies"),
+        spoil_job=lambda job, fault: _copy_of(job, fault, is_pinned=True),
+    ),
+    "blocking-copies": Kind(
+        everywhere="data", causes=("slow-copies-to-device", "exposed-copies", "blocking-copy"),
+        spoil_job=lambda job, fault: _copy_of(job, fault, is_pinned=False),
+    ),
+}  # fmt: skip
+
+_ON_DEVICES: Final = {"slow-gpu", "launch-bound", "synchronisation", "exposed-copies", "blocking-copies"}
+_LOADERS: Final = {"slow-dataset", "slow-collate", "few-workers"}
+_PARTS: Final = {"slow-forward", "slow-backward", "slow-optimizer", "slow-loop"}
+_NETWORK: Final = {"slow-link", "high-latency", "huge-tensor"}
+#: What can be seen in a format at all.
+SHOWN: Final[Mapping[str, frozenset[str]]] = {
+    "tlkit": frozenset(set(KINDS) - _ON_DEVICES - {"long-cycle"}),
+    "horovod": frozenset({*_PARTS, *_NETWORK, "slow-dataset", "checkpoints", "starved", "no-fusion", "long-cycle", "metrics",
+                          "late-gradients", "slow-negotiation"}),
+    "kineto": frozenset({*_LOADERS, *_PARTS, *_NETWORK, "starved", "metrics", "late-gradients"}),
+    "gpu": frozenset({*_LOADERS, *_ON_DEVICES, *_NETWORK, "slow-forward", "slow-backward", "slow-loop"}),
 }  # fmt: skip
