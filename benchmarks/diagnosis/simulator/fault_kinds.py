@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -196,8 +197,8 @@ def _barriers(job: Job, fault: Fault) -> Job:
     return replace(job, calls=(*job.calls, Call(tuple(f"barrier.{number}" for number in range(count)), "barrier", 0)))
 
 
-_STRAGGLING: Final = {"somewhere": "straggler", "everywhere": "compute"}
-_COMMUNICATION: Final = {"everywhere": "communication", "needs_peers": True, "names_ranks": False}
+_straggling = partial(Kind, everywhere="compute", somewhere="straggler")
+_communication = partial(Kind, everywhere="communication", needs_peers=True, names_ranks=False)
 
 KINDS: Final[Mapping[str, Kind]] = {
     "slow-dataset": Kind(
@@ -216,81 +217,81 @@ KINDS: Final[Mapping[str, Kind]] = {
         everywhere="data", causes=("worker-start-up",), prepare=_short_epochs,
         spoil_job=lambda job, _: replace(job, persistent=False), max_share=0.6,
     ),
-    "slow-forward": Kind(
-        **_STRAGGLING, causes=("slow-forward",), causes_everywhere=("blocked-forward", *_IN_TIME),
+    "slow-forward": _straggling(
+        causes=("slow-forward",), causes_everywhere=("blocked-forward", *_IN_TIME),
         spoil_plan=_more_of("forward"), patterns=_ANY, may_block=True, needs_trace_of_time=True,
     ),
-    "slow-backward": Kind(
-        **_STRAGGLING, causes=("slow-backward",), causes_everywhere=("blocked-backward", *_IN_TIME),
+    "slow-backward": _straggling(
+        causes=("slow-backward",), causes_everywhere=("blocked-backward", *_IN_TIME),
         spoil_plan=_more_of("backward"), patterns=_ANY, may_block=True, needs_trace_of_time=True,
     ),
-    "slow-optimizer": Kind(
-        **_STRAGGLING, causes=("slow-optimizer", "slow-optimizer-step"), causes_everywhere=_IN_TIME,
+    "slow-optimizer": _straggling(
+        causes=("slow-optimizer", "slow-optimizer-step"), causes_everywhere=_IN_TIME,
         spoil_plan=_more_of("optimizer"), patterns=_ANY, may_block=True,
     ),
-    "slow-loop": Kind(
-        **_STRAGGLING, causes=("slow-host-code", "host-code"), causes_everywhere=_IN_TIME,
+    "slow-loop": _straggling(
+        causes=("slow-host-code", "host-code"), causes_everywhere=(*_IN_TIME, "device-idle"),
         spoil_plan=_more_of("loop"), patterns=_ANY, may_block=True,
     ),
-    "checkpoints": Kind(
-        **_STRAGGLING, causes=("checkpoint-on-one-rank", "checkpoint-stall", "slow-checkpoint", "checkpoint"),
+    "checkpoints": _straggling(
+        causes=("checkpoint-on-one-rank", "checkpoint-stall", "slow-checkpoint", "checkpoint"),
         causes_everywhere=("periodic-stalls",), spoil_plan=_more_of("checkpoint"), patterns=(EVERY,), may_block=True,
     ),
     "validation": Kind(
         everywhere="", somewhere="straggler", causes=("validation-on-one-rank", "slow-forward", "slow-host-code", "validation"),
         spoil_plan=_more_of("validation"), patterns=(EVERY,),
     ),
-    "garbage": Kind(
-        **_STRAGGLING, causes=("garbage-collection",), causes_everywhere=("periodic-stalls",),
+    "garbage": _straggling(
+        causes=("garbage-collection",), causes_everywhere=("periodic-stalls",),
         spoil_plan=_more_of("garbage"), patterns=(EVERY, BURSTS, ALWAYS),
     ),
-    "starved": Kind(
-        **_STRAGGLING, causes=("starved-of-cores", "slow-forward", "slow-backward"), causes_everywhere=_IN_TIME,
+    "starved": _straggling(
+        causes=("starved-of-cores", "slow-forward", "slow-backward"), causes_everywhere=_IN_TIME,
         spoil_plan=_starve, patterns=(ALWAYS, WINDOW, BURSTS, BURSTS), max_share=0.6,
     ),
     "uneven-batches": Kind(
         everywhere="straggler", somewhere="straggler", causes=("uneven-batches",), spoil_plan=_uneven, needs_peers=True,
         patterns=(ALWAYS, ALWAYS, WINDOW, IN_TURN),
     ),
-    "no-fusion": Kind(
-        **_COMMUNICATION, causes=("many-small-collectives",), prepare=_many_layers,
+    "no-fusion": _communication(
+        causes=("many-small-collectives",), prepare=_many_layers,
         spoil_job=lambda job, _: replace(job, threshold_nbytes=0), max_share=0.6,
     ),
-    "slow-link": Kind(
-        **_COMMUNICATION, causes=("slow-link", "bandwidth-bound", "exposed-communication"), spoil_job=_slow_wire,
+    "slow-link": _communication(
+        causes=("slow-link", "bandwidth-bound", "exposed-communication"), spoil_job=_slow_wire,
     ),
-    "high-latency": Kind(
-        **_COMMUNICATION, causes=("slow-link", "high-latency", "many-small-collectives", "exposed-communication"),
+    "high-latency": _communication(
+        causes=("slow-link", "high-latency", "many-small-collectives", "exposed-communication"),
         spoil_job=lambda job, fault: replace(job, latency_ns=job.latency_ns + int(fault.amount_ns(job))),
     ),
-    "slow-negotiation": Kind(
-        **_COMMUNICATION, causes=("slow-negotiation",),
+    "slow-negotiation": _communication(
+        causes=("slow-negotiation",),
         spoil_job=lambda job, fault: replace(job, message_ns=job.message_ns + int(fault.amount_ns(job) / 2)),
     ),
-    "long-cycle": Kind(
-        **_COMMUNICATION, causes=("slow-negotiation", "long-cycle"),
+    "long-cycle": _communication(
+        causes=("slow-negotiation", "long-cycle"),
         spoil_job=lambda job, fault: replace(job, cycle_ns=job.cycle_ns + int(2 * fault.amount_ns(job))),
     ),
-    "huge-tensor": Kind(
-        **_COMMUNICATION, causes=("oversize-gradient", "late-gradients", "bandwidth-bound"), spoil_job=_huge_layer,
+    "huge-tensor": _communication(
+        causes=("oversize-gradient", "late-gradients", "bandwidth-bound"), spoil_job=_huge_layer,
     ),
-    "late-gradients": Kind(
-        **_COMMUNICATION, causes=("late-gradients", "oversize-gradient"), prepare=_embedding_at_output,
+    "late-gradients": _communication(
+        causes=("late-gradients", "oversize-gradient"), prepare=_embedding_at_output,
         spoil_job=_embedding_at_input, max_share=0.4,
     ),
-    "no-overlap": Kind(
-        **_COMMUNICATION, causes=("exposed-communication", "late-gradients", "no-overlap", "bandwidth-bound"),
+    "no-overlap": _communication(
+        causes=("exposed-communication", "late-gradients", "no-overlap", "bandwidth-bound"),
         prepare=_much_to_overlap, spoil_job=lambda job, _: replace(job, overlaps=False), max_share=0.4,
     ),
-    "metrics": Kind(
-        **_COMMUNICATION, causes=("blocking-collectives", "blocking-allreduce", "many-small-collectives"),
+    "metrics": _communication(
+        causes=("blocking-collectives", "blocking-allreduce", "many-small-collectives"),
         prepare=_costly_calls, spoil_job=_metrics, max_share=0.5,
     ),
-    "object-broadcast": Kind(
-        **_COMMUNICATION, causes=("blocking-collectives", "object-broadcast", "blocking-broadcast"), spoil_job=_object,
+    "object-broadcast": _communication(
+        causes=("blocking-collectives", "object-broadcast", "blocking-broadcast"), spoil_job=_object,
     ),
-    "barriers": Kind(
-        **_COMMUNICATION, causes=("blocking-collectives", "barriers", "many-small-collectives"),
+    "barriers": _communication(
+        causes=("blocking-collectives", "barriers", "many-small-collectives"),
         prepare=_costly_calls, spoil_job=_barriers, max_share=0.5,
     ),
     "slow-gpu": Kind(

@@ -143,7 +143,7 @@ def test_a_seed_is_a_case(file_format: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_kind_can_happen_and_costs_something(kind: str) -> None:
     file_format = next(name for name in ("tlkit", "gpu", "horovod") if kind in SHOWN[name])
-    gains = [make_case(seed, kind, file_format).truth.gain for seed in (12, 14, 15)]
+    gains = [make_case(seed, kind, file_format).truth.gain for seed in (12, 15)]
     assert max(gains) > 0.02
     assert all(-0.03 < gain < 0.95 for gain in gains)
 

@@ -7,6 +7,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "diagnosis"))
 
 from simulated import summarise, try_case
@@ -16,12 +18,13 @@ CASES: Final = 100
 SEED: Final = 7_000_000
 
 #: The goals are 0.98, 0.99, 5 and 15.
-MIN_TOP_RIGHT: Final = 0.45
-MIN_HEALTHY_CLEAN: Final = 0.75
+MIN_TOP_RIGHT: Final = 0.5
+MIN_HEALTHY_CLEAN: Final = 0.85
 MAX_GAIN_ERROR_MEDIAN: Final = 5.0
-MAX_GAIN_ERROR_P95: Final = 35.0
+MAX_GAIN_ERROR_P95: Final = 45.0
 
 
+@pytest.mark.timeout(900)  # half a minute on two idle cores
 def test_the_diagnosis_of_simulated_jobs_is_right() -> None:
     one = partial(try_case, only="", file_format="mixed", keep=None)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
