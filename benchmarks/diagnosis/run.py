@@ -111,7 +111,7 @@ def _row(case: Case, judged: Sequence[tuple[Path, Report]]) -> dict[str, Any]:
         "rounds": said,
         "right": all(one["right"] for one in said),
         "predicted_gain": statistics.median(one["predicted_gain"] for one in said),
-        "measured_gain": round(1 - statistics.median(after) / statistics.median(before), 4) if after else 0.0,
+        "measured_gain": round(1 - statistics.median(after) / statistics.median(before), 4) if after else None,
         "step_ms": [round(statistics.median(steps), 1) for steps in (before, after) if steps],
     }
 
@@ -137,7 +137,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         f"{right} of {len(rows)} cases right in every round; {sum(one['right'] for one in said)} of {len(said)} rounds",
         end="",
     )
-    faulty = [row for row in rows if row["expected"] != "healthy" and row["right"]]
+    faulty = [row for row in rows if row["expected"] != "healthy" and row["right"] and row["measured_gain"] is not None]
     if faulty:
         errors = sorted(abs(row["predicted_gain"] - row["measured_gain"]) for row in faulty)
         print(f"; gains off by {statistics.median(errors):.1%} of the step (median), {errors[-1]:.1%} at most", end="")
