@@ -128,9 +128,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
                 f"    {mark} {one['found']:52} ranks {','.join(map(str, one['ranks'])):8} {one['predicted_gain']:6.1%}"
             )
         steps = " → ".join(f"{step} ms" for step in row["step_ms"])
-        print(
-            f"          predicted {row['predicted_gain']:.1%}, measured {row['measured_gain']:.1%}, mean step {steps}"
-        )
+        measured = "no clean run" if row["measured_gain"] is None else f"measured {row['measured_gain']:.1%}"
+        print(f"          predicted {row['predicted_gain']:.1%}, {measured}, mean step {steps}")
     said = [one for row in rows for one in row["rounds"]]
     right = sum(row["right"] for row in rows)
     print(
