@@ -11,7 +11,7 @@ from ..model.breakdown import IDLE
 from ..model.facts import Facts, Row
 from ..model.words import milliseconds, shorten
 from ..predict.gain import gain_of
-from ..predict.replay import MOVING, Replay, replay
+from ..predict.replay_old import MOVING, Replay, replay
 from .base import Finding, accumulation
 from .transport import fits_shared_memory, is_slow_link
 

@@ -11,7 +11,7 @@ from ..model.facts import Facts
 from ..model.intervals import of_spans, total_within
 from ..model.words import milliseconds
 from ..predict.gain import gain_of
-from ..predict.replay import replay
+from ..predict.replay_old import replay
 from .base import WORTH_RATIO, Finding, accumulation
 
 #: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the

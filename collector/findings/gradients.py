@@ -10,7 +10,7 @@ from ...timeline.vocabulary import BACKWARD, Category
 from ..model.facts import Facts
 from ..model.words import milliseconds, shorten
 from ..predict.gain import gain_of
-from ..predict.replay import CONTENTION, replay
+from ..predict.replay_old import CONTENTION, replay
 from .base import WORTH_RATIO, Finding, accumulation
 
 #: A tensor with this share of all bytes is what communication is about.

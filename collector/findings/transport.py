@@ -10,7 +10,7 @@ from ..model.bandwidth import bus_factor
 from ..model.facts import Facts
 from ..model.words import milliseconds
 from ..predict.gain import gain_of
-from ..predict.replay import replay
+from ..predict.replay_old import replay
 from .base import WORTH_RATIO, Finding
 
 #: Any network of today carries as much: one gigabit a second.

@@ -9,7 +9,7 @@ from ...timeline.vocabulary import Category
 from ..model.facts import Facts
 from ..model.words import milliseconds
 from ..predict.gain import gain_of
-from ..predict.replay import replay
+from ..predict.replay_old import replay
 from .base import WORTH_RATIO, Finding
 
 #: Steps in which ranks differ by less say nothing.

@@ -14,7 +14,7 @@ from ...timeline.errors import UsageError
 from ...timeline.vocabulary import Category
 from ..model.facts import Facts
 from .gain import gain_of
-from .replay import Replay, replay
+from .replay_old import Replay, replay
 
 _COMPUTE: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)))
 _MIB: Final = 1024 * 1024
