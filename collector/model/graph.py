@@ -47,6 +47,7 @@ class Graph:
     """Row of the rank: int64[N], in order of ranks and time."""
     piece_step: Times
     """Column of the step, -1 between sampled steps: int64[N]."""
+    piece_start_ns: Times
     piece_ns: Matrix
     """Own time by part (PARTS): float[N, len(PARTS)]."""
     segment_start_ns: Times
@@ -97,6 +98,7 @@ class _Track:
     mark_segment: Times
     mark_piece: Times
     piece_step: Times
+    piece_start_ns: Times
     piece_ns: Matrix
     segment_piece: Times
 
@@ -161,6 +163,7 @@ def _track(
         mark_segment=segment,
         mark_piece=np.searchsorted(ends, moment, side="right"),
         piece_step=step,
+        piece_start_ns=starts,
         piece_ns=_parts_within(breakdown, row, starts, ends),
         segment_piece=np.concatenate(([0], np.searchsorted(ends, waits[:, 1], side="right"))),
     )
@@ -237,6 +240,7 @@ def _join(steps: Steps, tracks: list[_Track], operations: Operations, loading: L
         steps=steps,
         piece_rank=np.repeat(np.arange(len(tracks)), np.diff(pieces)),
         piece_step=np.concatenate([track.piece_step for track in tracks]),
+        piece_start_ns=np.concatenate([track.piece_start_ns for track in tracks]),
         piece_ns=np.concatenate([track.piece_ns for track in tracks]),
         segment_start_ns=np.concatenate(starts),
         segment_rank=np.repeat(np.arange(len(tracks)), np.diff(segments)),

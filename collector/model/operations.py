@@ -18,8 +18,8 @@ from .steps import Steps
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 ByRank = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
-#: An operation that starts so soon after the one in front of it was held up by it.
-CHAINED_NS: Final = 300_000
+#: With fewer operations that found nothing in front of them, what they usually need to start is not known from them.
+MIN_FREE: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,8 +118,15 @@ def find_operations(trace: Trace, steps: Steps) -> Operations:
         end_ns=ends,
         copy_ns=copies / members,
         before=before,
-        chained=(starts - behind < CHAINED_NS) & (ready < behind),
+        chained=ready + _usual_lead_ns(starts - ready, ready >= behind) < behind,
     )
+
+
+def _usual_lead_ns(lead_ns: Times, free: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    """From readiness to the start where nothing is in front: the median, or the quickest tenth where something always is."""
+    if free.sum() >= MIN_FREE:
+        return int(np.median(lead_ns[free]))
+    return int(np.quantile(lead_ns, 0.1)) if len(lead_ns) else 0
 
 
 def _members(trace: Trace, steps: Steps) -> pd.DataFrame:

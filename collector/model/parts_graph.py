@@ -79,6 +79,7 @@ def graph_of_parts(steps: Steps, breakdown: Breakdown) -> Graph:
         steps=made_up,
         piece_rank=np.repeat(np.arange(ranks), count),
         piece_step=np.tile(np.arange(count), ranks),
+        piece_start_ns=np.tile(starts, ranks),
         piece_ns=piece_ns,
         segment_start_ns=np.tile(begin, ranks),
         segment_rank=np.repeat(np.arange(ranks), count + 1),
