@@ -1,26 +1,45 @@
 """What the rules look at: one object that holds the measured facts of a run, ready to reason with."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import Trace
-from .breakdown import EXPOSED, IDLE, Breakdown
-from .cpu_time import CpuTime
-from .steps import Steps
+from ..timeline.trace import Trace
+from .model.breakdown import EXPOSED, IDLE, Breakdown
+from .model.cpu_time import CpuTime
+from .model.graph import Graph
+from .model.steps import Steps
+from .predict.change import Change, removed
+from .predict.gain import gain_of
+from .predict.replay import Replay
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Row = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """A run, measured.
+class Outcome:
+    """What a change would do to the steps."""
 
-    The model of a synchronous step that gains are predicted with: it lasts as long as the own work of the slowest rank,
-    plus a tail in which even that rank waits for communication.
-    """
+    change: Change
+    saved_ns: Row
+    """How much shorter each step of the job becomes: float[step]."""
+    gain: float
+    """Share of the mean step that goes."""
+    interval: tuple[float, float]
+    """95 %, by bootstrap over blocks of steps."""
+
+    @property
+    def mean_saved_ns(self) -> float:
+        """Of a step."""
+        return float(self.saved_ns.mean()) if len(self.saved_ns) else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A run, measured.  Gains come from `outcome`, which replays the run with a change."""
 
     trace: Trace
     steps: Steps
@@ -30,20 +49,44 @@ class Facts:
     cpu: CpuTime
     contention_ns: Matrix
     """How much longer backward takes because communication has its cores (contention.py): float[rank, step]."""
+    graph: Graph | None
+    """None where the trace does not say what the ranks compute, or has no steps."""
+    replay: Replay | None
+    is_aligned: bool
+    """Whether moments of different ranks can be compared."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Recording ranks, in the order of the rows."""
         return self.breakdown.ranks
 
-    @property
+    @cached_property
     def mean_step_ns(self) -> float:
-        """Mean over steps of the slowest rank's step."""
-        return float(self.breakdown.step_ns.max(axis=0).mean())
+        """Mean step of the job."""
+        return float(self.steps.job_ns.mean()) if self.steps.count else 0.0
+
+    def outcome(self, change: Change) -> Outcome:
+        """Replay the run with a change.
+
+        Raises:
+            ValueError: the trace has no graph.
+        """
+        if self.replay is None:
+            raise ValueError("this trace cannot be replayed")
+        return self.outcome_of(self.replay.saved_ns(change), change)
+
+    def outcome_of(self, saved_ns: Row, change: Change) -> Outcome:
+        """What it means to save so much in each step."""
+        gain, interval = gain_of(saved_ns, self.steps.job_ns.astype(float))
+        return Outcome(change=change, saved_ns=saved_ns, gain=gain, interval=interval)
 
     def part(self, name: str) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """A part of the breakdown: int64[rank, step]."""
         return self.breakdown.parts_ns[name]
+
+    def without(self, part: str, less_ns: np.ndarray | float) -> Change:
+        """The change that takes some time out of a part of the ranks' own work, no more than there is."""
+        return Change(work={part: removed(self.part(part).astype(float), less_ns)})
 
     @property
     def critical_row(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -67,11 +110,6 @@ class Facts:
         part = self.part(name)
         picked: Row = part[self.critical_row, np.arange(part.shape[1])].astype(float)
         return picked
-
-    def saved_ns(self, changed_work_ns: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Row:
-        """How much shorter each step would be if the ranks' own work were `changed_work_ns`."""
-        saved: Row = (self.breakdown.own_work_ns.max(axis=0) - changed_work_ns.max(axis=0)).astype(float)
-        return saved
 
     def in_steps(self, table: pd.DataFrame) -> pd.DataFrame:
         """Rows whose `start_ns` falls into an analysed step of their rank."""
