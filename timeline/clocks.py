@@ -33,6 +33,7 @@ _TIMES: Final = {
     "arrivals": ("arrival_ns",),
     "steps": ("start_ns", "end_ns"),
     "counters": ("ts_ns",),
+    "messages": ("start_ns", "submitted_ns"),
 }
 
 Array = np.ndarray

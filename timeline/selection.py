@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from .errors import TraceError
-from .trace import Trace
+from .trace import TABLES, Trace
 
 
 def select(
@@ -30,9 +30,7 @@ def select(
     Raises:
         TraceError: nothing is left, or the trace has no steps.
     """
-    frames: dict[str, pd.DataFrame] = {
-        name: getattr(trace, name) for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters")
-    }
+    frames: dict[str, pd.DataFrame] = {name: getattr(trace, name) for name in TABLES}
     if ranks is not None:
         unknown = sorted(set(ranks) - set(trace.meta.ranks))
         if unknown:
@@ -85,6 +83,7 @@ def _within(name: str, table: pd.DataFrame, bounds: dict[int, tuple[int, int]]) 
         "arrivals": ("arrival_ns", ""),
         "steps": ("start_ns", "end_ns"),
         "counters": ("ts_ns", ""),
+        "messages": ("start_ns", "dur_ns"),
     }[name]
     start = table[columns[0]].to_numpy()
     end = start
