@@ -7,13 +7,16 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from ...timeline.errors import UsageError
+from ..facts import Facts
 from .base import CLASSES, WORTH_RATIO, Finding, Rule
 from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
 from .gradients import BucketCopies, LateGradients, OversizeGradient
 from .host import Checkpoints, HostCode, IdleDevice, SlowCopies
-from .late_rank import LateRank
+from .late_rank import LateRank, LateSteps
+from .long_cycle import LongCycle
+from .only_communication import MovingBytes
 from .run_level import SlowingDown, Stalls
 from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
@@ -24,7 +27,6 @@ RULES: tuple[Rule, ...] = (
     WorkerStartUp(),
     SlowRanks(),
     UnevenBatches(),
-    LateRank(),
     SlowLink(),
     WrongBackend(),
     OversizeGradient(),
@@ -41,6 +43,9 @@ RULES: tuple[Rule, ...] = (
     SlowingDown(),
     Stalls(),
 )
+
+#: The rules for a trace that shows communication only, as Horovod's own timelines do.
+ONLY_COMMUNICATION: tuple[Rule, ...] = (LateRank(), LateSteps(), LongCycle(), MovingBytes(), SlowingDown())
 
 #: Entry points of this group name classes of rules, which are made without arguments.
 GROUP = "tlkit.rules"
@@ -62,4 +67,10 @@ def all_rules() -> tuple[Rule, ...]:
     return (*RULES, *others)
 
 
-__all__ = ["CLASSES", "GROUP", "RULES", "WORTH_RATIO", "Finding", "Rule", "all_rules"]
+def rules_for(facts: Facts) -> tuple[Rule, ...]:
+    """The rules that fit what a trace shows, and those of other installed packages."""
+    known = all_rules()
+    return known if facts.breakdown.knows_compute else (*ONLY_COMMUNICATION, *known[len(RULES) :])
+
+
+__all__ = ["CLASSES", "GROUP", "RULES", "WORTH_RATIO", "Finding", "Rule", "all_rules", "rules_for"]
