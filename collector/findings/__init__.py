@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from ...timeline.errors import UsageError
 from ..facts import Facts
 from .base import CLASSES, WORTH_RATIO, Finding, Rule
+from .calls import BlockingCalls
 from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     OversizeGradient(),
     LateGradients(),
     BucketCopies(),
+    BlockingCalls(),
     ExposedCommunication(),
     SlowCopies(),
     HostCode(),

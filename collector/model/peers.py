@@ -99,7 +99,8 @@ def _spread(work: Matrix, noise: Matrix) -> float:
     beside = NORMAL * float(np.median(np.abs(noise))) * (ranks / (ranks - 1)) ** 0.5
     # Of a normal distribution 1.03 deviations lie between these.
     low, high = np.quantile(work, [0.1, 0.4], axis=1)
-    return min(beside, float(np.median(high - low)) / 1.03)
+    own = float(np.median(high - low)) / 1.03
+    return float(min(beside, own))
 
 
 def _typical_peer(work: Matrix, usual: Row, clear_ns: float) -> Row:
