@@ -11,7 +11,7 @@ import pandas as pd
 from ..timeline.errors import UsageError
 from ..timeline.formats import Progress
 from ..timeline.open import open_trace
-from ..timeline.trace import Trace
+from ..timeline.trace import TABLES, Trace
 from .facts import Facts
 from .findings import Finding, Rule, rules_for
 from .findings.incomplete import only_told
@@ -164,8 +164,5 @@ def _of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
     missing = sorted(set(ranks) - set(trace.meta.ranks))
     if missing:
         raise UsageError(f"--ranks: this trace has ranks {list(trace.meta.ranks)}, not {missing}")
-    kept = {
-        name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)]
-        for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters")
-    }
+    kept = {name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)] for name in TABLES}
     return replace(trace, meta=replace(trace.meta, ranks=tuple(sorted(set(ranks)))), **kept)

@@ -18,6 +18,7 @@ from .host import Checkpoints, HostCode, IdleDevice, SlowCopies
 from .late_rank import LateRank, LateSteps
 from .long_cycle import LongCycle
 from .only_communication import MovingBytes
+from .pipeline import Pipeline
 from .run_level import SlowingDown, Stalls
 from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
@@ -34,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     LateGradients(),
     BucketCopies(),
     BlockingCalls(),
+    Pipeline(),
     ExposedCommunication(),
     SlowCopies(),
     HostCode(),
