@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from ...timeline.errors import UsageError
 from ..facts import Facts
 from .base import CLASSES, WORTH_RATIO, Finding, Rule
+from .blocked import BlockedPhases
 from .calls import BlockingCalls
 from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
@@ -42,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     IdleDevice(),
     SlowOptimizer(),
     StarvedOfCores(),
+    BlockedPhases(),
     GarbageCollection(),
     Checkpoints(),
     Lapses(),

@@ -13,12 +13,13 @@ from ..model.words import milliseconds, shorten
 from ..predict.change import ByOperation, Change
 from .base import Finding, accumulation
 from .calls import called_by_user, is_called_by_user
-from .transport import fits_shared_memory, is_slow_link
 
 #: Below this share of the step communication is not worth a word.
 MIN_RATIO: Final = 0.03
 #: A collective of up to this many bytes costs its latency, whatever its size.
 SMALL_NBYTES: Final = 64 * 1024
+#: With fewer bytes a step a collective takes its latency, and what the processor makes of it.
+MIN_NBYTES: Final = 512 * 1024
 #: What half-precision leaves of the bytes of a float32 gradient.
 HALF: Final = 0.5
 #: Above this bus bandwidth a processor spends more time on halving gradients than the wire saves.  Measured: the transformer
@@ -74,7 +75,7 @@ def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
     if len(small) / per_step > 2:  # noqa: PLR2004  one or two cannot be fused into fewer
         findings.append(_latency(facts, moving_ns, small, all_ns, evidence))
     large = table[table["nbytes"] > SMALL_NBYTES]
-    if len(large):
+    if float(large["nbytes"].sum()) / per_step > MIN_NBYTES:
         findings += _bandwidth(facts, moving_ns, large, all_ns, evidence)
     return findings
 
@@ -173,8 +174,6 @@ def _bandwidth(
     facts: Facts, moving_ns: Row, large: pd.DataFrame, all_ns: float, evidence: dict[str, Any]
 ) -> list[Finding]:
     """Large collectives: the time goes with the bytes."""
-    if fits_shared_memory(facts) or is_slow_link(facts):
-        return []  # another rule has the better answer to the same cost
     share = float(large["dur_ns"].sum() + large["copy_ns"].sum()) / all_ns
     nbytes = float(large["nbytes"].sum())
     algbw = nbytes / max(float(large["transfer_ns"].sum()), 1.0)

@@ -18,6 +18,8 @@ OVERSIZE_SHARE: Final = 0.5
 #: So many tensors at most share that place, each with so much of the bytes.
 MAX_OVERSIZE: Final = 3
 OVERSIZE_EACH: Final = 0.2
+#: The next largest tensor is at least so many times smaller.
+OVERSIZE_GAP: Final = 3.0
 OVERSIZE_NBYTES: Final = 4 * 1024 * 1024
 #: Gradients that are ready in this last share of backward have nothing left to hide behind.
 LATE_SHARE: Final = 0.15
@@ -116,13 +118,18 @@ class OversizeGradient:
 
 
 def _largest(shares: pd.Series) -> list[str]:
-    """The few tensors, largest first, that have most of the bytes between them: each a good part of it."""
-    names: list[str] = []
-    for name, share in shares.head(MAX_OVERSIZE).items():
-        if share < OVERSIZE_EACH:
+    """The few tensors, largest first, that outweigh the rest: each a good part of all bytes, and far larger than any other.
+
+    Without a gap behind them they are what models are made of.
+    """
+    for count in range(1, min(MAX_OVERSIZE, len(shares)) + 1):
+        last = float(shares.iloc[count - 1])
+        following = float(shares.iloc[count]) if count < len(shares) else 0.0
+        if last < OVERSIZE_EACH:
             break
-        names.append(str(name))
-    return names
+        if float(shares.iloc[:count].sum()) >= OVERSIZE_SHARE and last >= OVERSIZE_GAP * following:
+            return [str(name) for name in shares.index[:count]]
+    return []
 
 
 def _time_to_make(facts: Facts, tensors: pd.DataFrame, name: str) -> np.ndarray:

@@ -33,6 +33,8 @@ Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 #: A wait for a collective may end so much before the collective does, by the clocks.
 CLOCK_SLACK_NS: Final = 200_000
+#: So many operations of a rank at most begin and end within the slack.
+MAX_FOLLOWING: Final = 50
 #: The end of an operation may be noted so much later than the waiting thread goes on, or half as long as that has waited.
 LATE_NS: Final = 2_000_000
 
@@ -194,6 +196,12 @@ def _ended_by(blocked: Intervals, row: int, operations: Operations) -> tuple[Tim
     order = mine[np.argsort(own_end[mine], kind="stable")]
     ends = own_end[order]
     after = np.searchsorted(ends, blocked[:, 1] + CLOCK_SLACK_NS, side="right")
+    # Short operations follow each other within the slack: what was asked for after the wait did not end it.
+    for _ in range(MAX_FOLLOWING):
+        later = (after > 0) & (asked[order[np.maximum(after - 1, 0)]] > blocked[:, 1])
+        if not later.any():
+            break
+        after = after - later
     last, following = order[np.maximum(after - 1, 0)], order[np.minimum(after, len(order) - 1)]
     # What ended before the wait began did not end it, and neither did what was asked for after it.
     ended = (after > 0) & (own_end[last] > blocked[:, 0]) & (asked[last] <= blocked[:, 1])

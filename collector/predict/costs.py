@@ -14,6 +14,9 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 _BACKWARD: Final = PARTS.index(str(Category.BACKWARD))
+#: From this size on a collective takes longer than this by its bytes, on any transport.
+LARGE_NBYTES: Final = 1 << 20
+LARGE_LATENCY_NS: Final = 500_000.0
 #: A line through times and sizes needs some distance between the sizes.
 DISTANCE: Final = 4
 
@@ -82,4 +85,5 @@ def _latency_ns(operations: Operations, took: Floats) -> float:
         slope, intercept = np.polyfit(sizes, medians, 1)
         if slope > 0:
             return float(np.clip(intercept, 0.0, quickest))
-    return quickest
+    # Of a single size nobody knows the line; large ones are mostly bytes.
+    return min(quickest, LARGE_LATENCY_NS) if float(np.median(sizes)) >= LARGE_NBYTES else quickest

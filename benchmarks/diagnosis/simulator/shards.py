@@ -85,10 +85,10 @@ def _lines(form: ShardFormat, recorded: RankRecording, shift_ns: int, workers: i
 def _caller(name: str) -> dict[str, object]:
     """Who called for a tensor, as the runtime writes it down."""
     callers = {"metric": "user", "object": "object", "barrier": "barrier"}
-    caller = callers.get(name.partition(".")[0])
+    caller = next((callers[word] for word in name.split(".")[:2] if word in callers), None)
     if caller is None:
-        return {"caller": "gradient", "blocking": False}
-    return {"caller": caller, "blocking": True, "where": "train.py:81"}
+        return {"caller": "gradient", "blocking": 0}
+    return {"caller": caller, "blocking": 1, "where": "train.py:81"}
 
 
 def _collective(form: ShardFormat, executed: Executed, shift_ns: int, number: int) -> list[str]:
