@@ -20,6 +20,8 @@ MIN_RATIO: Final = 0.03
 SMALL_NBYTES: Final = 64 * 1024
 #: With fewer bytes a step a collective takes its latency, and what the processor makes of it.
 MIN_NBYTES: Final = 512 * 1024
+#: Ranks that have a core for it agree in so much time, over any network but a slow one.
+GOOD_NEGOTIATION_NS: Final = 1e6
 #: What half-precision leaves of the bytes of a float32 gradient.
 HALF: Final = 0.5
 #: Above this bus bandwidth a processor spends more time on halving gradients than the wire saves.  Measured: the transformer
@@ -237,8 +239,10 @@ def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:
 def _negotiation(facts: Facts, asking_ns: Row) -> list[Finding]:
     """Even the slowest rank waits for the coordinator, or for its turn."""
     step_ns = facts.mean_step_ns
-    # Some of it is jitter of the other ranks, which no setting removes: promise half.
-    outcome = facts.outcome(Change(negotiation=HALF))
+    assert facts.replay is not None
+    took = facts.replay.costs.negotiation_ns
+    quick = np.minimum(1.0, GOOD_NEGOTIATION_NS / np.maximum(took, 1.0))
+    outcome = facts.outcome(Change(negotiation=quick))
     if outcome.gain < MIN_RATIO / 2:
         return []
     return [

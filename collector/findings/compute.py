@@ -168,11 +168,12 @@ class GarbageCollection:
         outcome = facts.outcome(Change(work=_without_pauses(facts, pauses)))
         if outcome.gain < WORTH_RATIO / 5:
             return []
-        ranks = tuple(rank for rank, row in zip(facts.ranks, paused, strict=True) if row.any())
+        by_rank = paused.mean(axis=1)
+        ranks = tuple(rank for rank, ns in zip(facts.ranks, by_rank, strict=True) if ns >= by_rank.max() / 2)
         hit = float((paused.max(axis=0) > 0).mean())
         return [
             Finding(
-                class_="compute",
+                class_="compute" if len(ranks) == len(facts.ranks) else "straggler",
                 cause="garbage-collection",
                 ranks=ranks,
                 predicted_gain=outcome.gain,

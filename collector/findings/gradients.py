@@ -14,12 +14,12 @@ from ..predict.overlap import overlapped
 from .base import WORTH_RATIO, Finding, accumulation
 
 #: A tensor with this share of all bytes is what communication is about.
-OVERSIZE_SHARE: Final = 0.5
+OVERSIZE_SHARE: Final = 0.6
 #: So many tensors at most share that place, each with so much of the bytes.
 MAX_OVERSIZE: Final = 3
 OVERSIZE_EACH: Final = 0.2
 #: The next largest tensor is at least so many times smaller.
-OVERSIZE_GAP: Final = 3.0
+OVERSIZE_GAP: Final = 4.0
 OVERSIZE_NBYTES: Final = 4 * 1024 * 1024
 #: Gradients that are ready in this last share of backward have nothing left to hide behind.
 LATE_SHARE: Final = 0.15

@@ -33,6 +33,8 @@ MIN_RATIO: Final = 0.02
 MIN_SPIKE_RATIO: Final = 0.1
 #: Ranks with at least this share of the largest excess are slow together.
 TOGETHER_RATIO: Final = 0.5
+#: Ranks that are slow now and then are named with those that are so more often, from this share of their excess on.
+SELDOM_RATIO: Final = 0.2
 #: A rank that is slow in so many of the steps is slow always.
 ALWAYS_RATIO: Final = 0.8
 #: The deviation of normal noise is so many times its median absolute deviation.
@@ -83,7 +85,12 @@ def find_excess(work_ns: np.ndarray, step_ns: float) -> Excess | None:
     mean = excess.mean(axis=1)
     if mean.max() <= 0:
         return None
-    named = mean >= TOGETHER_RATIO * mean.max()
+    often = (excess > 0).sum(axis=1)
+    amount = excess.sum(axis=1) / np.maximum(often, 1)
+    # Together as much; or as long each time, if not as often.
+    named = (mean >= TOGETHER_RATIO * mean.max()) | (
+        (amount >= TOGETHER_RATIO * amount[mean.argmax()]) & (mean >= SELDOM_RATIO * mean.max()) & (often > 1)
+    )
     excess = np.where(named[:, None], excess, 0.0)
     rows = tuple(int(row) for row in np.argsort(-mean, kind="stable") if named[row])
     return Excess(excess_ns=excess, rows=rows, spread_ns=spread)
