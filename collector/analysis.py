@@ -130,7 +130,7 @@ def _of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
         raise UsageError(f"--ranks: this trace has ranks {list(trace.meta.ranks)}, not {missing}")
     kept = {
         name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)]
-        for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters")
+        for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters", "launches")
     }
     return replace(trace, meta=replace(trace.meta, ranks=tuple(sorted(set(ranks)))), **kept)
 

@@ -28,6 +28,7 @@ from .trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,
+    LAUNCH_COLUMNS,
     SPAN_COLUMNS,
     STEP_COLUMNS,
     TENSOR_COLUMNS,
@@ -39,7 +40,7 @@ from .trace import (
 from .vocabulary import Category
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 6
+VERSION: Final = 7
 
 #: Smaller files are read as fast as the cache.
 LEAST_NBYTES: Final = 4 * 1024 * 1024
@@ -59,6 +60,7 @@ _TABLES: Final = {
     "arrivals": ARRIVAL_COLUMNS,
     "steps": STEP_COLUMNS,
     "counters": COUNTER_COLUMNS,
+    "launches": LAUNCH_COLUMNS,
 }
 _log = logging.getLogger("tlkit.timeline")
 

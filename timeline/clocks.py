@@ -33,6 +33,7 @@ _TIMES: Final = {
     "arrivals": ("arrival_ns",),
     "steps": ("start_ns", "end_ns"),
     "counters": ("ts_ns",),
+    "launches": ("start_ns", "launched_ns"),
 }
 
 Array = np.ndarray

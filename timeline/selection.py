@@ -31,7 +31,8 @@ def select(
         TraceError: nothing is left, or the trace has no steps.
     """
     frames: dict[str, pd.DataFrame] = {
-        name: getattr(trace, name) for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters")
+        name: getattr(trace, name)
+        for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters", "launches")
     }
     if ranks is not None:
         unknown = sorted(set(ranks) - set(trace.meta.ranks))
@@ -85,6 +86,7 @@ def _within(name: str, table: pd.DataFrame, bounds: dict[int, tuple[int, int]]) 
         "arrivals": ("arrival_ns", ""),
         "steps": ("start_ns", "end_ns"),
         "counters": ("ts_ns", ""),
+        "launches": ("start_ns", ""),
     }[name]
     start = table[columns[0]].to_numpy()
     end = start
