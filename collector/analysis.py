@@ -10,7 +10,7 @@ import pandas as pd
 from ..timeline.errors import UsageError
 from ..timeline.formats import Progress
 from ..timeline.open import open_trace
-from ..timeline.trace import Trace
+from ..timeline.trace import TABLES, Trace
 from .findings import Finding, Rule, all_rules
 from .findings.base import without_explained
 from .findings.verdict import choose_verdict
@@ -130,7 +130,7 @@ def _of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
         raise UsageError(f"--ranks: this trace has ranks {list(trace.meta.ranks)}, not {missing}")
     kept = {
         name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)]
-        for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters", "launches")
+        for name in TABLES
     }
     return replace(trace, meta=replace(trace.meta, ranks=tuple(sorted(set(ranks)))), **kept)
 

@@ -7,11 +7,9 @@ from urllib.parse import urlencode
 from dash import dcc, html
 
 from ..collector.findings import Finding
-from ..collector.reports.figures import Figure
+from ..collector.reports.figures import PLOT_CONFIG, Figure
 from ..timeline.commands import clean
 
-#: Nothing may be sent anywhere, and nobody is invited to.
-PLOT_CONFIG: Final = {"displaylogo": False, "showSendToCloud": False, "plotlyServerURL": "", "responsive": True}
 #: Names longer than this are cut in tables.
 MOST_TEXT: Final = 160
 

@@ -15,10 +15,10 @@ from torch._C._distributed_c10d import PrefixStore
 from ..timeline import recorder
 from ..timeline.errors import TraceError
 from ..timeline.horovod_format import HorovodFormat
-from ..timeline.shard_format import ShardFormat, ShardHeader, TensorLife
+from ..timeline.shard_format import Call, ShardFormat, ShardHeader, TensorLife, describe_calls
 from ..timeline.shard_writer import ShardWriter, restart_path, shard_path
 from ..timeline.vocabulary import SYNCHRONIZE, Category
-from . import devices, elastic_client, instrument, logs, transports
+from . import calls, devices, elastic_client, instrument, logs, transports
 from .collectives import neutral
 from .config import Config, warn_of_ineffective
 from .control.clock_sync import SAME_CLOCK, ClockOffset, measure
@@ -41,6 +41,9 @@ _log = logging.getLogger("tlkit.runtime")
 
 #: How long a shutdown waits for the other ranks.
 SHUTDOWN_TIMEOUT_S: Final = 10.0
+
+#: Through so many functions, two of `torch.submission` and one of the API at least, a call comes to `Engine.submit`.
+_ABOVE_SUBMIT: Final = 4
 
 
 class Engine:
@@ -156,12 +159,15 @@ class Engine:
 
     # Operations.
 
-    def submit(self, entries: list[Entry], *, waits: bool = False, hurry: bool = False) -> None:
+    def submit(
+        self, entries: list[Entry], *, waits: bool = False, hurry: bool = False, call: Call | None = None
+    ) -> None:
         """Hand tensors of one handle to the runtime, all or none.
 
         Args:
             waits: whether the caller waits for them at once.
             hurry: whether they are said without waiting for others to come along.
+            call: who asks; None for whoever is found on the stack.
 
         Raises:
             ValueError: a tensor of the same name is in flight.
@@ -169,6 +175,8 @@ class Engine:
         """
         if recorder.is_timeline_on():
             flow = recorder.in_compute_span()
+            if call is None:
+                call = calls.current(blocking=waits, above=_ABOVE_SUBMIT)
             for entry in entries:
                 request = entry.request
                 self._numbers += 1
@@ -181,6 +189,7 @@ class Engine:
                     request.shape,
                     entry.submitted_ns,
                     flow,
+                    call,
                 )
         for entry in entries:
             if not entry.tensor.is_cpu:
@@ -195,13 +204,13 @@ class Engine:
         waiting = [handle for handle in handles if handle.remaining]
         if not waiting:
             return
-        opened = recorder.begin(Category.OTHER, SYNCHRONIZE)
+        opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=_described(waiting))
         try:
             for handle in waiting:
                 if handle.remaining:
                     self.control.wait(handle)
         finally:
-            recorder.end(opened)
+            recorder.end(opened, _executed(waiting))
 
     # The timeline.
 
@@ -282,6 +291,28 @@ class Engine:
                 group.close() if together else group.abort()
             except RuntimeError as error:
                 _log.debug("process set %d did not close cleanly: %s", group.number, error)
+
+
+def _described(waiting: Sequence[Handle]) -> dict[str, Any] | None:
+    """Args of a wait: the tensor that is waited for, if it is one, and who called."""
+    entries = waiting[0].entries
+    if not recorder.is_timeline_on() or not entries:
+        return None
+    life = entries[0].life
+    args = {} if life is None else describe_calls((life.call,))
+    if len(waiting) == len(entries) == 1:
+        args["name"] = entries[0].request.name
+    return args
+
+
+def _executed(waited: Sequence[Handle]) -> dict[str, Any] | None:
+    """Args of a wait that is over: the last of the collectives that were waited for."""
+    if not recorder.is_timeline_on():
+        return None
+    last = max(waited, key=lambda handle: handle.seq)
+    if last.seq < 0 or not last.entries:
+        return None
+    return {"seq": last.seq, "process_set": last.entries[0].request.process_set}
 
 
 _lock = threading.Lock()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..timeline import recorder
+from ..timeline.shard_format import describe_calls
 from ..timeline.vocabulary import Category, LaneKind
 from . import devices
 from .collectives import COLLECTIVES, Batch, Site
@@ -161,6 +162,9 @@ class Executor:
             _log.debug("a collective failed", exc_info=True)
             reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
             error = f"{kind} of {entries[0].request.name} failed: {reason}"
+        if opened is not None:
+            for entry in entries:
+                entry.handle.seq = response.seq
         if error is None:
             self._completions.finish(entries, None)
         if opened is not None or recorder.is_timeline_on():
@@ -213,6 +217,7 @@ class Executor:
             "tensors": len(batch.entries),
             "algorithm": group.name(torch.device(request.device)),
         }
+        args |= describe_calls({entry.life.call for entry in batch.entries if entry.life is not None})
         if response.process_set:
             args["ranks"] = list(group.ranks)
         if request.kind in {"allreduce", "reducescatter"}:

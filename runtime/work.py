@@ -13,7 +13,7 @@ from .control.messages import Request
 class Handle:
     """One asynchronous operation, of one tensor or of a group."""
 
-    __slots__ = ("entries", "error", "remaining", "to_result")
+    __slots__ = ("entries", "error", "remaining", "seq", "to_result")
 
     def __init__(self, to_result: Callable[[Sequence["Entry"]], Any]) -> None:
         self.to_result = to_result
@@ -21,6 +21,8 @@ class Handle:
         self.entries: Sequence[Entry] = ()
         self.remaining = 0
         self.error: str | None = None
+        self.seq = -1
+        """Number of the last collective that was executed for it, as far as it is recorded."""
 
     @property
     def done(self) -> bool:

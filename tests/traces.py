@@ -51,7 +51,7 @@ def make_trace(
                     spans.add(rank, lane, lane, name, name.upper(), now, dur, -1)
                 if activity == "collective":
                     kind = ("allreduce", "average", "float32", "gloo", nbytes, tensors_per_collective)
-                    collectives.add(rank, 0, seq, *kind, now, now, now, dur, 0)
+                    collectives.add(rank, 0, seq, *kind, now, now, now, dur, 0, "", -1, "")
                     arrivals.add(0, seq, rank, now)
                     seq += 1
                 now += dur

@@ -23,24 +23,13 @@ import pyarrow.parquet as pq
 
 from .args import FileArgs, Places
 from .columns import Encoded, assemble
+from .ending import ends_from
 from .source import Source
-from .trace import (
-    ARRIVAL_COLUMNS,
-    COLLECTIVE_COLUMNS,
-    COUNTER_COLUMNS,
-    LAUNCH_COLUMNS,
-    SPAN_COLUMNS,
-    STEP_COLUMNS,
-    TENSOR_COLUMNS,
-    Clock,
-    RankClock,
-    Trace,
-    TraceMeta,
-)
+from .trace import TABLES, Clock, RankClock, Trace, TraceMeta
 from .vocabulary import Category
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 7
+VERSION: Final = 8
 
 #: Smaller files are read as fast as the cache.
 LEAST_NBYTES: Final = 4 * 1024 * 1024
@@ -53,15 +42,6 @@ _WHOLE_NBYTES: Final = 32 * 1024 * 1024
 _SAMPLE_NBYTES: Final = 64 * 1024
 _SAMPLES: Final = 64
 
-_TABLES: Final = {
-    "spans": SPAN_COLUMNS,
-    "collectives": COLLECTIVE_COLUMNS,
-    "tensors": TENSOR_COLUMNS,
-    "arrivals": ARRIVAL_COLUMNS,
-    "steps": STEP_COLUMNS,
-    "counters": COUNTER_COLUMNS,
-    "launches": LAUNCH_COLUMNS,
-}
 _log = logging.getLogger("tlkit.timeline")
 
 
@@ -108,7 +88,7 @@ def load(key: str, sources: Sequence[Source]) -> Trace | None:
     try:
         described = json.loads((folder / "trace.json").read_text(encoding="utf-8"))
         os.utime(folder)  # when it was used last
-        frames = {name: _load_table(folder, name, described["texts"][name]) for name in _TABLES}
+        frames = {name: _load_table(folder, name, described["texts"][name]) for name in TABLES}
         return Trace(
             meta=_meta_of(described["meta"], sources),
             raw_args=_load_args(folder, described["args"], sources),
@@ -131,7 +111,7 @@ def store(key: str, trace: Trace, sources: Sequence[Source]) -> None:
         base.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".writing-", dir=base))
         try:
-            texts = {name: _store_table(scratch, name, getattr(trace, name)) for name in _TABLES}
+            texts = {name: _store_table(scratch, name, getattr(trace, name)) for name in TABLES}
             described = {
                 "meta": _described(trace.meta, sources),
                 "texts": texts,
@@ -152,7 +132,7 @@ def store(key: str, trace: Trace, sources: Sequence[Source]) -> None:
 def _store_table(folder: Path, name: str, table: pd.DataFrame) -> dict[str, list[str]]:
     """Write a table, texts as numbers; returns the texts."""
     columns, texts = {}, {}
-    for column, dtype in _TABLES[name].items():
+    for column, dtype in TABLES[name].items():
         if dtype == "category":
             columns[column] = pa.array(table[column].cat.codes.to_numpy())
             texts[column] = [str(text) for text in table[column].cat.categories]
@@ -167,10 +147,10 @@ def _store_table(folder: Path, name: str, table: pd.DataFrame) -> dict[str, list
 def _load_table(folder: Path, name: str, texts: dict[str, list[str]]) -> pd.DataFrame:
     table = pq.read_table(folder / f"{name}.parquet", memory_map=True)
     part: dict[str, np.ndarray | Encoded] = {}
-    for column, dtype in _TABLES[name].items():
+    for column, dtype in TABLES[name].items():
         values = table[column].to_numpy()
         part[column] = (values, texts[column]) if dtype == "category" else values
-    return assemble(_TABLES[name], [part])
+    return assemble(TABLES[name], [part])
 
 
 def _store_args(folder: Path, raw_args: Sequence[bytes], sources: Sequence[Source]) -> list[dict[str, Any]]:
@@ -231,6 +211,7 @@ def _meta_of(described: dict[str, Any], sources: Sequence[Source]) -> TraceMeta:
         ),
         known_categories=frozenset(Category(name) for name in described["known_categories"]),
         hosts={int(rank): host for rank, host in described["hosts"].items()},
+        ends=ends_from(described["ends"]),
     )
 
 

@@ -2,19 +2,18 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
 from . import export
-from .commands import Parser, clean, parse_range, parse_ranks, run_command, width, with_completion
+from .commands import Parser, clean, parse_range, parse_ranks, run_command, with_completion
+from .console import make_console
 from .errors import UsageError
 from .open import files_of, open_trace
 from .progress import ProgressBar
@@ -165,7 +164,7 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _show(summary: dict[str, Any]) -> None:
-    console = Console(highlight=False, width=width(), markup=False, emoji=False, no_color="NO_COLOR" in os.environ)
+    console = make_console()
     ranks, tables, clock = summary["ranks"], summary["tables"], summary["clock"]
     of_all = f" of {summary['size']}" if summary["size"] > len(ranks) else ""
     console.print(

@@ -17,7 +17,7 @@ from .horovod_format import HorovodFormat
 from .nvtxt import write_nvtxt
 from .scanning import decode_args
 from .shard_format import ShardClock, ShardHeader, TensorLife
-from .trace import Trace
+from .trace import TABLES, Trace
 from .vocabulary import LANE_TIDS, MEMCPY_IN, MEMCPY_OUT, Category, LaneKind
 
 #: Spans that become text at a time.
@@ -207,7 +207,7 @@ def _lane_ids(trace: Trace) -> tuple[np.ndarray, list[str]]:
 def _write_parquet(trace: Trace, folder: Path) -> None:
     """A folder with a file a table, texts as texts, and what is known about the trace."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters"):
+    for name in TABLES:
         table = getattr(trace, name)
         columns: dict[str, Any] = {}
         for column in table.columns:

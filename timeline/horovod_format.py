@@ -164,7 +164,7 @@ class HorovodFormat:
         del worker
         return ""
 
-    def finish(self, events: int, lost: int) -> str:
+    def finish(self, events: int, lost: int, error: str = "") -> str:
         """Nothing."""
-        del events, lost
+        del events, lost, error
         return ""

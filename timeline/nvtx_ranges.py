@@ -13,24 +13,10 @@ import os
 import threading
 from typing import Any, Final
 
+from .palette import argb
 from .vocabulary import Category
 
 DOMAIN_NAME: Final = "tlkit"
-
-#: Okabe-Ito colours, which stay apart for colour-blind eyes.
-CATEGORY_COLOURS: Final = {
-    Category.DATA: 0xFFE69F00,
-    Category.H2D: 0xFFF0E442,
-    Category.FORWARD: 0xFF56B4E9,
-    Category.BACKWARD: 0xFF0072B2,
-    Category.NEGOTIATE: 0xFFCC79A7,
-    Category.QUEUE: 0xFFB08BB0,
-    Category.FUSION: 0xFFFFB37A,
-    Category.COLLECTIVE: 0xFFD55E00,
-    Category.OPTIMIZER: 0xFF009E73,
-    Category.CHECKPOINT: 0xFF7F7F7F,
-    Category.OTHER: 0xFFBBBBBB,
-}
 
 
 def _is_disabled_by_environment() -> bool:
@@ -68,7 +54,7 @@ class NvtxRanges:
         attributes = by_name.get(name)
         if attributes is None:
             attributes = by_name[name] = self._domain.get_event_attributes(
-                message=name, color=CATEGORY_COLOURS[category], category=str(category), payload=0
+                message=name, color=argb(category), category=str(category), payload=0
             )
         attributes.payload = payload
         return attributes

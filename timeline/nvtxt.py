@@ -10,24 +10,12 @@ from typing import Final, TextIO
 import numpy as np
 
 from .commands import clean
+from .palette import argb
 from .trace import Trace
 from .vocabulary import Category, LaneKind
 
 #: Processes of the file: rank 0 is this one.
 FIRST_PROCESS: Final = 100
-_COLOURS: Final = {
-    Category.DATA: "0xFFE69F00",
-    Category.H2D: "0xFFF0E442",
-    Category.FORWARD: "0xFF56B4E9",
-    Category.BACKWARD: "0xFF0072B2",
-    Category.NEGOTIATE: "0xFFCC79A7",
-    Category.QUEUE: "0xFFB08BB0",
-    Category.FUSION: "0xFFFFB37A",
-    Category.COLLECTIVE: "0xFFD55E00",
-    Category.OPTIMIZER: "0xFF009E73",
-    Category.CHECKPOINT: "0xFF7F7F7F",
-    Category.OTHER: "0xFFBBBBBB",
-}
 _MOST_NAME: Final = 200
 _HEAD: Final = """\
 SetFileDisplayName, "timeline"
@@ -65,7 +53,7 @@ def write_nvtxt(trace: Trace, file: TextIO) -> None:
             if row < 0:
                 file.write(f"RangePop, {at}, {process}, {thread}\n")
             else:
-                colour = _COLOURS[Category(categories[row])]
+                colour = f"0x{argb(Category(categories[row])):08X}"
                 file.write(f"RangePush, {at}, {process}, {thread}, 1, {colour}, {_quoted(names[row])}\n")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from .errors import TraceError
-from .trace import Trace
+from .trace import TABLES, Trace
 
 
 def select(
@@ -30,10 +30,7 @@ def select(
     Raises:
         TraceError: nothing is left, or the trace has no steps.
     """
-    frames: dict[str, pd.DataFrame] = {
-        name: getattr(trace, name)
-        for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters", "launches")
-    }
+    frames: dict[str, pd.DataFrame] = {name: getattr(trace, name) for name in TABLES}
     if ranks is not None:
         unknown = sorted(set(ranks) - set(trace.meta.ranks))
         if unknown:
@@ -87,6 +84,7 @@ def _within(name: str, table: pd.DataFrame, bounds: dict[int, tuple[int, int]]) 
         "steps": ("start_ns", "end_ns"),
         "counters": ("ts_ns", ""),
         "launches": ("start_ns", ""),
+        "messages": ("start_ns", "dur_ns"),
     }[name]
     start = table[columns[0]].to_numpy()
     end = start

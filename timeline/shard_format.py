@@ -6,13 +6,13 @@ largest cost of recording.  Knows nothing of files and threads.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from .vocabulary import LANE_TIDS, NEGOTIATE_PREFIX, QUEUE, WORKER_TID, LaneKind
+from .vocabulary import LANE_TIDS, MIXED, NEGOTIATE_PREFIX, QUEUE, WORKER_TID, LaneKind
 
 FORMAT_VERSION: Final = "tlkit.timeline/1"
 
@@ -54,10 +54,47 @@ class ShardHeader:
     versions: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """Who asked for a collective.  One object for all calls alike, so that comparing and hashing cost nothing."""
+
+    caller: str
+    """One of vocabulary.CALLERS; "" if unknown."""
+    blocking: bool
+    """Whether the calling thread waits in the call itself."""
+    where: str = ""
+    """The user's line, as `train.py:12`; "" where it does not matter or is unknown."""
+
+
+UNKNOWN_CALL: Final = Call("", blocking=False)
+
+
+def describe_calls(calls: Collection[Call]) -> dict[str, Any]:
+    """Args of a collective whose tensors come of these calls: what they have in common, else "mixed"."""
+    if not calls:
+        return {}
+    if len(calls) == 1:
+        (call,) = calls
+        caller, blocking, where = call.caller, call.blocking, call.where
+    else:
+        caller, where = _common([call.caller for call in calls]), _common([call.where for call in calls])
+        blocking = any(call.blocking for call in calls)
+    if not caller:
+        return {}
+    args: dict[str, Any] = {"caller": caller, "blocking": int(blocking)}
+    if where:
+        args["where"] = where
+    return args
+
+
+def _common(values: Sequence[str]) -> str:
+    return values[0] if len(set(values)) == 1 else MIXED
+
+
 class TensorLife:
     """One tensor from submission to result.  Mutable, since it is filled in as the tensor moves on."""
 
-    __slots__ = ("claim", "dtype", "flow", "kind", "name", "nbytes", "number", "shape", "submitted_ns")
+    __slots__ = ("call", "claim", "dtype", "flow", "kind", "name", "nbytes", "number", "shape", "submitted_ns")
 
     def __init__(
         self,
@@ -69,6 +106,7 @@ class TensorLife:
         shape: Sequence[int],
         submitted_ns: int,
         flow: bool,  # noqa: FBT001  made for every tensor of every step: keywords cost
+        call: Call = UNKNOWN_CALL,
     ) -> None:
         self.number = number
         """Unique in this rank's run; makes the id of the async events and of the flow."""
@@ -80,6 +118,8 @@ class TensorLife:
         self.submitted_ns = submitted_ns
         self.flow = flow
         """Whether the submission happened inside a span of the compute lane."""
+        self.call = call
+        """Who asked for it."""
         self.claim = [None]
         """One token: who takes it writes the first half of the life (see `shard_writer.OpenSpan`)."""
 
@@ -107,7 +147,7 @@ class ShardFormat:
         self._pid = header.rank
         self._origin_ns = header.clock.origin_ns
         self._span_templates: dict[tuple[str, str, int], str] = {}
-        self._life_templates: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._life_templates: dict[tuple[str, int, Call], tuple[str, ...]] = {}
 
     def _ts(self, at_ns: int) -> float:
         return (at_ns - self._origin_ns) / 1e3
@@ -215,9 +255,9 @@ class ShardFormat:
             f'"ts":{self._ts(at_ns):.3f}}},\n'
         )
 
-    def finish(self, events: int, lost: int) -> str:
+    def finish(self, events: int, lost: int, error: str = "") -> str:
         """The last event: what the file holds, this one included, and what it does not."""
-        return self.metadata("tlkit_end", {"events": events, "lost": lost})
+        return self.metadata("tlkit_end", {"events": events, "lost": lost, **({"error": error} if error else {})})
 
     def largest_gradient(self, name: str, nbytes: int, all_nbytes: int) -> str:
         """The line that says which of the model's gradients is the largest."""
@@ -229,7 +269,8 @@ class ShardFormat:
 
     def _life_template(self, life: TensorLife, process_set: int) -> tuple[str, ...]:
         """The constant pieces of a tensor's life; between them go its number and the times, always side by side."""
-        key = (life.name, process_set)
+        call = life.call
+        key = (life.name, process_set, call)
         pieces = self._life_templates.get(key)
         if pieces is not None:
             return pieces
@@ -246,6 +287,12 @@ class ShardFormat:
 
         described = f'"bytes":{life.nbytes},"dtype":"{life.dtype}","shape":{quote(str(list(life.shape)))}'
         described += f',"process_set":{process_set}'
+        if call.caller:
+            described += f',"caller":"{call.caller}"'
+        if call.blocking:
+            described += ',"blocking":1'
+        if call.where:
+            described += f',"where":{quote(call.where)}'
         end = "},\n"
         pieces = self._life_templates[key] = (
             edge(tensor, "b"),

@@ -6,6 +6,7 @@ be written is reported once and recording goes off.
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +27,9 @@ MAX_QUEUED: Final = 2_000_000
 
 #: Records that are formatted before other threads may run.
 RECORDS_AT_ONCE: Final = 8
+
+#: Characters of an error that are written.
+MAX_ERROR: Final = 500
 
 _log = logging.getLogger("tlkit.timeline")
 
@@ -54,6 +58,12 @@ class OpenSpan:
         """Where the device was when the span began (`recorder.Device`)."""
         self.claim = [None]
         self.start_ns = time.monotonic_ns()
+
+
+def uncaught() -> str:
+    """The exception that ends the program, "" if none does; in an interactive session it has ended no more than a line."""
+    error = getattr(sys, "last_value", None)
+    return "" if error is None or hasattr(sys, "ps1") else f"{type(error).__name__}: {error}"[:MAX_ERROR]
 
 
 def shard_path(base: str | Path, rank: int) -> Path:
@@ -252,7 +262,7 @@ class ShardWriter:
         text = "".join(lines)
         self._events += text.count("\n")
         if final:
-            text += self._format.finish(self._events + 1, self._lost)
+            text += self._format.finish(self._events + 1, self._lost, uncaught())
         if text:
             self._write(text, final=final)
         if final and self._fd >= 0:

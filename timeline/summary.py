@@ -14,7 +14,7 @@ import pandas as pd
 
 from .errors import TraceError
 from .open import open_trace
-from .trace import Trace
+from .trace import TABLES, Trace
 from .vocabulary import LaneKind
 
 Intervals = np.ndarray
@@ -95,10 +95,7 @@ def summarize(trace: Trace) -> dict[str, Any]:
             },
         },
         "notes": list(meta.notes),
-        "tables": {
-            name: len(getattr(trace, name))
-            for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters")
-        },
+        "tables": {name: len(getattr(trace, name)) for name in TABLES},
         "lanes": [
             {"lane_kind": str(kind), "category": str(category), "spans": int(count), "total_ns": int(total)}
             for (kind, category), count, total in _grouped(spans, ["lane_kind", "category"], "dur_ns")

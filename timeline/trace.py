@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from .ending import RankEnd
 from .errors import TraceError
-from .vocabulary import Category, LaneKind
+from .vocabulary import CALLERS, MIXED, Category, LaneKind
 
 #: Column types.  "category" is a pandas Categorical of strings.
 SPAN_COLUMNS: Final = {
@@ -43,6 +44,9 @@ COLLECTIVE_COLUMNS: Final = {
     "start_ns": "int64",  # the operation itself, without the copies around it
     "dur_ns": "int64",
     "copy_ns": "int64",  # copies into and out of the fusion buffer
+    "caller": "category",  # vocabulary.CALLERS; "mixed" for tensors of several, "" if unknown
+    "blocking": "int8",  # 1 if this rank's thread waited for it in the call itself, 0 if not, -1 if unknown
+    "where": "category",  # the user's line that called, as "train.py:12"; "mixed" for several, "" if unknown
 }
 #: One row a rank and tensor occurrence.
 TENSOR_COLUMNS: Final = {
@@ -56,6 +60,20 @@ TENSOR_COLUMNS: Final = {
     "negotiated_ns": "int64",
     "start_ns": "int64",  # start of the collective's work on it, copies included
     "end_ns": "int64",
+    "caller": "category",  # vocabulary.CALLERS, "" if unknown
+}
+#: One row a rank and message between two ranks: the k-th send of rank a to rank b pairs with the k-th receipt at b from a.
+MESSAGE_COLUMNS: Final = {
+    "rank": "int32",
+    "peer": "int32",  # the other rank, -1 if unknown
+    "direction": "category",  # "send" or "recv"
+    "process_set": "int32",
+    "tag": "int64",
+    "seq": "int64",  # the k of the message among those of its process set, sender, receiver and tag
+    "nbytes": "int64",  # -1 if unknown
+    "submitted_ns": "int64",  # when this rank asked for it; -1 if unknown
+    "start_ns": "int64",
+    "dur_ns": "int64",
 }
 #: When each rank was ready for a collective, where the trace says so for ranks other than the recording one.
 ARRIVAL_COLUMNS: Final = {
@@ -86,6 +104,21 @@ COUNTER_COLUMNS: Final = {
     "value": "float64",
 }
 
+#: The tables of a `Trace`.
+TABLES: Final = {
+    "spans": SPAN_COLUMNS,
+    "collectives": COLLECTIVE_COLUMNS,
+    "tensors": TENSOR_COLUMNS,
+    "arrivals": ARRIVAL_COLUMNS,
+    "steps": STEP_COLUMNS,
+    "counters": COUNTER_COLUMNS,
+    "messages": MESSAGE_COLUMNS,
+    "launches": LAUNCH_COLUMNS,
+}
+
+#: Columns that many formats know nothing of, and what they hold then.
+UNKNOWN: Final[Mapping[str, str | int]] = {"caller": "", "blocking": -1, "where": ""}
+
 
 def by_rank(table: pd.DataFrame) -> dict[int, pd.DataFrame]:
     """The rows of each rank.  Tables that are in order of ranks, as those of readers are, are not copied."""
@@ -100,12 +133,17 @@ def by_rank(table: pd.DataFrame) -> dict[int, pd.DataFrame]:
 def make_table(columns: Mapping[str, str], data: Mapping[str, object] | None = None) -> pd.DataFrame:
     """A frame with exactly `columns` in order and type; empty where `data` is None.
 
+    Columns of `UNKNOWN` may be left out of `data`, and hold what stands there.
+
     Raises:
-        KeyError: `data` lacks a column.
+        KeyError: `data` lacks another column.
     """
     ready: dict[str, Any] = {}
     for name, dtype in columns.items():
-        values: Any = [] if data is None else data[name]
+        if data is not None and name in UNKNOWN and name not in data:
+            values: Any = [UNKNOWN[name]] * len(next(iter(ready.values())))
+        else:
+            values = [] if data is None else data[name]
         if dtype == "category":
             if not isinstance(getattr(values, "dtype", None), pd.CategoricalDtype):
                 values = pd.Series(values).astype("str").astype("category")
@@ -170,6 +208,8 @@ class TraceMeta:
     """The same for all files of a run of ours, "" if unknown."""
     epoch_unix_ns: int = 0
     """Wall clock at time 0 of the run, 0 if unknown."""
+    ends: Mapping[int, RankEnd] = field(default_factory=dict)
+    """How each rank's recording ends; empty where the format does not tell."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,6 +224,8 @@ class Trace:
     steps: pd.DataFrame
     """Empty where the file has no step boundaries; the collector infers them then."""
     counters: pd.DataFrame
+    messages: pd.DataFrame = field(default_factory=lambda: make_table(MESSAGE_COLUMNS))
+    """Between two ranks; only our own shards tell of them."""
     launches: pd.DataFrame = field(default_factory=lambda: make_table(LAUNCH_COLUMNS))
     """Which call of the host launched what on the device, by rank and `start_ns`; empty where the trace does not show it."""
     raw_args: Sequence[bytes] = ()
@@ -191,23 +233,19 @@ class Trace:
 
     def check(self) -> None:
         """Raise TraceError unless the tables hold what this module promises."""
-        for table, columns in (
-            (self.spans, SPAN_COLUMNS),
-            (self.collectives, COLLECTIVE_COLUMNS),
-            (self.tensors, TENSOR_COLUMNS),
-            (self.arrivals, ARRIVAL_COLUMNS),
-            (self.steps, STEP_COLUMNS),
-            (self.counters, COUNTER_COLUMNS),
-            (self.launches, LAUNCH_COLUMNS),
-        ):
+        for name, columns in TABLES.items():
+            table = getattr(self, name)
             if list(table.columns) != list(columns):
-                raise TraceError(f"table has columns {list(table.columns)}, not {list(columns)}")
-        for table in (self.spans, self.collectives):
+                raise TraceError(f"table {name} has columns {list(table.columns)}, not {list(columns)}")
+        for table in (self.spans, self.collectives, self.messages):
             if len(table) and int(np.min(table["dur_ns"].to_numpy())) < 0:
                 raise TraceError("a span ends before it starts")
         bad = set(self.spans["category"].cat.categories) - set(Category)
         if bad:
             raise TraceError(f"categories outside the closed set: {sorted(bad)}")
+        bad = set(self.collectives["caller"].cat.categories) - {*CALLERS, MIXED, ""}
+        if bad:
+            raise TraceError(f"callers outside the closed set: {sorted(bad)}")
         bad = set(self.spans["lane_kind"].cat.categories) - set(LaneKind)
         if bad:
             raise TraceError(f"lane kinds outside the closed set: {sorted(bad)}")

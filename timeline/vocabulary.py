@@ -85,14 +85,23 @@ COLLATE: Final = "COLLATE"
 H2D_COPY: Final = "H2D_COPY"
 CHECKPOINT: Final = "CHECKPOINT"
 CYCLE_START: Final = "CYCLE_START"
+CYCLE_COUNTER: Final = "cycle ms"
+"""How long a cycle of Horovod's background thread took, where its timeline marks them."""
 
 #: Counters of the training thread, by phase; each value belongs to the span that ends at its time.
 CPU_COUNTERS: Final = {category: f"{category} cpu_ns" for category in Category}
 """How long the thread has run."""
 STARVED_COUNTERS: Final = {category: f"{category} starved_ns" for category in Category}
-"""How long it was ready to run and had no core."""
+"""How long it was ready to run and had no core.  Those of `other` belong to the step that ends: what is in none of its phases."""
+PROCESS_CPU_COUNTER: Final = "step process_cpu_ns"
+"""How long all threads of the process have run in the step that ends."""
 INPUT_COUNTER: Final = "input elements"
 """Elements of the tensors handed to the outermost module's forward; at the beginning of the span."""
+PROCESS_CPU: Final = "process cpu %"
+"""Of one core: 200 for two."""
+HOST_CPU: Final = "host cpu %"
+"""Of all cores of the host."""
+HOST_CORES: Final = "host cores"
 GPU_CLOCK: Final = "gpu sm clock MHz"
 GPU_THROTTLED: Final = "gpu throttled"
 """1 while the device is slowed down by heat, power or the host."""
@@ -113,7 +122,30 @@ COLLECTIVE_KINDS: Final = (
     "reducescatter",
     "adasum",
     "barrier",
+    "reduce",
+    "gather",
+    "scatter",
+    "sendrecv",  # messages between two ranks, where a profiler shows them among the collectives
+    "other",  # a collective whose name does not tell its kind
 )
+
+#: Point-to-point messages of torch.distributed: names of spans on the communication lane.
+SEND: Final = "SEND"
+RECV: Final = "RECV"
+MESSAGE_DIRECTIONS: Final = {SEND: "send", RECV: "recv"}
+
+#: Who asked for a collective; "" where that is unknown.
+CALLERS: Final = (
+    "gradient",  # DistributedOptimizer, DDP, FSDP: gradients of a backward pass
+    "parameters",  # broadcast_parameters, broadcast_optimizer_state, buffers of DDP, FSDP's gathering of parameters
+    "object",  # broadcast_object, allgather_object and their like in torch.distributed
+    "norm",  # SyncBatchNorm
+    "user",  # a call in the user's own code
+    "barrier",
+    "join",
+)
+MIXED: Final = "mixed"
+"""Tensors of several callers, or places, that travelled in one collective."""
 
 #: Bytes an element, by the dtype names that appear in traces.
 DTYPE_NBYTES: Final = {

@@ -1,267 +1,198 @@
-"""Whether the diagnosis is right: a training with a fault is diagnosed blind, then run again without it.
+"""Whether the diagnosis is right: trainings with a fault are diagnosed blind, and run again without it.
 
-    python benchmarks/diagnosis/run.py                  # all cases, two ranks; --only NAME, --json
+    python benchmarks/diagnosis/run.py                         # all cases, recorded in a temporary folder and judged
+    python benchmarks/diagnosis/run.py record --into runs      # train and keep the traces; what is there is not repeated
+    python benchmarks/diagnosis/run.py judge runs              # diagnose them, with or without --only, --json
 
 A case is right if the verdict has the class and the ranks of the fault and one of the causes that fit; the predicted gain is
-compared with the measured one: what the mean step loses when the fault is taken away.  Cases with a slow link need root (network
-namespaces) and are left out without.
+compared with the measured one: what the mean step loses when the fault is taken away, by the loop's own clock.  Every case runs
+three times, with and without its fault in turn.  Cases with a slow link need root (network namespaces) and are left out without.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import hosts
+from case import Case, read_case
+from hard_cases import HARD_CASES
+from judging import Report, analyse_all
+from plain_cases import PLAIN_CASES
+from recording import Job, is_recorded, mean_step_ms, record_all
 
-SCRIPT = Path(__file__).resolve().parent / "train.py"
-BIN = Path(sys.executable).parent
-
-
-@dataclass(frozen=True)
-class Case:
-    """A fault, and what has to be found."""
-
-    name: str
-    fault: str
-    class_: str
-    causes: tuple[str, ...] = ()
-    """Any of them is right; empty for any."""
-    ranks: tuple[int, ...] = ()
-    """The ranks that have to be named; empty for any."""
-    arguments: tuple[str, ...] = ()
-    """For both runs."""
-    faulty_only: tuple[str, ...] = ()
-    clean_only: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    """For the faulty run only."""
-    limit: str | None = None
-    """Two hosts; what tc is told for the faulty run."""
-    ddp: str = ""
-    """DistributedDataParallel, and what records it: `profiler` or `instrument`."""
+CASES = PLAIN_CASES + HARD_CASES
+SETS = {"all": CASES, "plain": PLAIN_CASES, "hard": HARD_CASES}
+MAX_HEALTHY_GAIN = 0.05
+"""What a healthy run may be promised."""
 
 
-ALL = (0, 1)
-_SLOW_LINK = "tbf rate 100mbit burst 64kb latency 400ms"
-_LOADER, _SMALL = ("slow-loader",), ("many-small-collectives",)
-CASES = (
-    Case("none", "none", "healthy"),
-    Case("none, two workers", "none", "healthy", arguments=("--workers", "2")),
-    Case("none, .item() each step", "item", "healthy"),
-    Case("slow dataset", "slow-dataset:ms=60", "data", _LOADER, ALL),
-    Case("slow dataset, one worker", "slow-dataset:ms=120", "data", _LOADER, ALL, ("--workers", "1")),
-    Case("slow transform", "slow-transform:ms=60", "data", _LOADER, ALL),
-    Case("slow collate", "slow-collate:ms=50", "data", _LOADER, ALL),
-    Case("slow dataset on rank 1", "slow-dataset:rank=1,ms=60", "data", ("slow-loader-on-some-ranks",), (1,)),
-    Case("slow collate on rank 0", "slow-collate:rank=0,ms=50", "data", ("slow-loader-on-some-ranks",), (0,)),
-    Case(
-        "workers that start anew",
-        "none",
-        "data",
-        ("worker-start-up",),
-        ALL,
-        ("--workers", "2"),
-        faulty_only=("--fault", "short-epochs"),
-        clean_only=("--persistent",),
-    ),
-    Case("slow forward on rank 1", "slow-forward:rank=1,ms=50", "straggler", ("slow-forward",), (1,)),
-    Case("busy forward on rank 0", "busy-forward:rank=0,ms=25", "straggler", ("slow-forward",), (0,)),
-    Case("slow backward on rank 1", "slow-backward:rank=1,ms=40", "straggler", ("slow-backward",), (1,)),
-    Case("slow optimizer on rank 0", "slow-optimizer:rank=0,ms=40", "straggler", ("slow-optimizer",), (0,)),
-    Case("slow host code on rank 1", "slow-host:rank=1,ms=40", "straggler", ("slow-host-code",), (1,)),
-    Case(
-        "every fifth step of rank 1 slow",
-        "periodic-forward:rank=1,ms=200",
-        "straggler",
-        ("periodic-slow-forward",),
-        (1,),
-    ),
-    Case("larger batches on rank 1", "big-batches:rank=1", "straggler", ("uneven-batches",), (1,)),
-    Case(
-        "a process on the core of rank 1",
-        "hog:rank=1",
-        "straggler",
-        ("slow-backward", "slow-forward"),
-        (1,),
-        ("--pin",),
-    ),
-    Case("checkpoints of rank 0", "checkpoint:rank=0,ms=400", "straggler", ("periodic-checkpoint-on-one-rank",), (0,)),
-    Case("slow host code everywhere", "slow-host:ms=60", "compute", ("host-code",), ALL),
-    Case("all stop every tenth step", "evaluation:ms=300", "compute", ("periodic-stalls", "host-code"), ALL),
-    Case("a process on every core", "hog", "compute", ("starved-of-cores",), ALL, ("--pin",)),
-    Case("memory-bound optimizer", "heavy-optimizer", "compute", ("slow-optimizer-step",), ALL),
-    Case("garbage collection", "garbage", "compute", ("garbage-collection",), ALL),
-    Case("every step slower", "slowing-down", "compute", ("slowing-down", "host-code"), ALL),
-    Case("one huge tensor", "huge-tensor", "communication", ("oversize-gradient",)),
-    Case("a huge layer at the input", "late-layer", "communication", ("oversize-gradient", "late-gradients")),
-    Case("no fusion", "none", "communication", _SMALL, environment={"HOROVOD_FUSION_THRESHOLD": "0"}),
-    Case("none, two hosts", "none", "healthy", limit=""),
-    Case(
-        "a link of 100 Mbit/s",
-        "none",
-        "communication",
-        ("slow-link",),
-        limit=_SLOW_LINK,
-    ),
-    Case(
-        "slow forward on rank 1, some slow dataset",
-        "slow-forward:rank=1,ms=60+slow-dataset:ms=15",
-        "straggler",
-        ("slow-forward",),
-        (1,),
-        clean_only=("--fault", "slow-dataset:ms=15"),
-    ),
-    Case(
-        "slow dataset, rank 0 somewhat slow",
-        "slow-dataset:ms=80+slow-forward:rank=0,ms=15",
-        "data",
-        _LOADER,
-        ALL,
-        clean_only=("--fault", "slow-forward:rank=0,ms=15"),
-    ),
-    Case("DDP: none", "none", "healthy", ddp="profiler"),
-    Case("DDP: slow forward on rank 1", "slow-forward:rank=1,ms=50", "straggler", (), (1,), ddp="profiler"),
-    Case("DDP: slow dataset", "slow-dataset:ms=60", "data", (), ALL, ddp="profiler"),
-    Case("DDP: slow dataset on rank 0", "slow-dataset:rank=0,ms=60", "data", (), (0,), ddp="profiler"),
-    Case("DDP: slow host code everywhere", "slow-host:ms=60", "compute", (), ALL, ddp="profiler"),
-    Case("DDP: one huge tensor", "huge-tensor", "communication", ddp="profiler"),
-    Case("recorded DDP: none", "none", "healthy", ddp="instrument"),
-    Case(
-        "recorded DDP: slow forward on rank 1",
-        "slow-forward:rank=1,ms=50",
-        "straggler",
-        ("slow-forward",),
-        (1,),
-        ddp="instrument",
-    ),
-    Case("recorded DDP: slow dataset", "slow-dataset:ms=60", "data", _LOADER, ALL, ddp="instrument"),
-    Case(
-        "recorded DDP: slow host code everywhere", "slow-host:ms=60", "compute", ("host-code",), ALL, ddp="instrument"
-    ),
-    Case(
-        "recorded DDP: memory-bound optimizer",
-        "heavy-optimizer",
-        "compute",
-        ("slow-optimizer-step",),
-        ALL,
-        ddp="instrument",
-    ),
-    Case("recorded DDP: one huge tensor", "huge-tensor", "communication", ("oversize-gradient",), ddp="instrument"),
-)
+def chosen(cases: Sequence[Case], only: Sequence[str] | None) -> list[Case]:
+    """For each name the case that is called so, or else all that begin so; all cases without names."""
+    if not only:
+        return list(cases)
+    found: list[Case] = []
+    for name in only:
+        exact = [case for case in cases if case.name == name]
+        fitting = exact or [case for case in cases if case.name.startswith(name)]
+        if not fitting:
+            raise SystemExit(f"--only {name}: no case is called so or begins so")
+        found += [case for case in fitting if case not in found]
+    return found
 
 
-def train(case: Case, folder: Path, *, faulty: bool, steps: int) -> Path:
-    """One run; returns its timeline, or the folder of its traces."""
-    timeline = folder / ("faulty" if faulty else "clean") / "t.json"
-    timeline.parent.mkdir()
-    fault = case.fault if faulty else "none"
-    arguments = ["--steps", str(steps), "--fault", fault, *case.arguments]
-    arguments += case.faulty_only if faulty else case.clean_only
-    with contextlib.ExitStack() as stack:
-        settings = {**os.environ, "OMP_NUM_THREADS": "1", **(case.environment if faulty else {})}
-        launch = [str(BIN / "tl-run"), "-np", "2"]
-        if case.ddp:
-            launch = [str(BIN / "torchrun"), "--nproc-per-node", "2"]
-            recorder = ["--instrument"] if case.ddp == "instrument" else []
-            command = [*launch, str(SCRIPT), "--ddp", str(timeline.parent), *recorder, *arguments]
-        else:
-            settings["HOROVOD_TIMELINE"] = str(timeline)
-            if case.limit is not None:
-                settings |= stack.enter_context(hosts.two_hosts(case.limit if faulty else ""))
-                launch += ["-H", ",".join(f"{address}:1" for address in hosts.ADDRESSES)]
-            command = [*launch, sys.executable, str(SCRIPT), *arguments]
-        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{case.name}: {done.stdout[-500:]}{done.stderr[-1500:]}")
-    return timeline.parent if case.ddp else timeline
-
-
-def report_of(timeline: Path) -> dict[str, Any]:
-    """What tl-analyze says."""
-    done = subprocess.run(
-        [str(BIN / "tl-analyze"), str(timeline), "--json", "-"], capture_output=True, text=True, check=True
-    )
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
-
-
-def judge(case: Case, steps: int, rounds: int) -> dict[str, Any]:
-    """Diagnose the faulty run, and measure what is gained without the fault."""
-    faulty, clean = [], []
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as folder:
-            faulty.append(report_of(train(case, Path(folder), faulty=True, steps=steps)))
+def record(into: Path, cases: Sequence[Case], steps: int, rounds: int) -> int:
+    """Train every case, a round of all cases after the other; returns how many runs failed."""
+    runs: list[tuple[str, Job, Path]] = []
+    for number in range(1, rounds + 1):
+        for case in cases:
+            if case.limit is not None and os.geteuid():
+                print(f"{case.name}: left out, network namespaces need root")
+                continue
+            folder = into / case.slug / str(number)
+            runs.append((f"{case.name}, {number}", case.job(steps, is_faulty=True), folder / "faulty"))
             if case.class_ != "healthy":
-                clean.append(report_of(train(case, Path(folder), faulty=False, steps=steps)))
-    verdict = faulty[0]["verdict"]
-    # Pauses in some steps are in the mean, not in the median.
-    before = statistics.median(report["steps"]["mean_ns"] for report in faulty)
-    after = statistics.median(report["steps"]["mean_ns"] for report in clean) if clean else before
-    is_right = (
-        verdict["class"] == case.class_
-        and (not case.ranks or tuple(verdict["ranks"]) == case.ranks)
-        and (not case.causes or verdict["cause"] in case.causes)
+                runs.append((f"{case.name}, {number}, clean", case.job(steps, is_faulty=False), folder / "clean"))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            (folder.parent / "case.json").write_text(json.dumps(case.as_json(), indent=2) + "\n", encoding="utf-8")
+    return record_all(runs, lambda line: print(line, flush=True))
+
+
+def recorded_cases(folder: Path) -> list[Case]:
+    """The cases of a folder, in the table's order, with what the table expects today."""
+    known = {case.slug: case for case in CASES}
+    order = list(known)
+    slugs = sorted(
+        (path.parent.name for path in folder.glob("*/case.json")),
+        key=lambda slug: order.index(slug) if slug in known else len(order),
     )
+    return [
+        known.get(slug) or read_case(json.loads((folder / slug / "case.json").read_text(encoding="utf-8")))
+        for slug in slugs
+    ]
+
+
+def judge(folder: Path, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Diagnose all faulty runs of `cases`."""
+    rounds = {case.slug: sorted(folder.glob(f"{case.slug}/[0-9]*"), key=lambda path: int(path.name)) for case in cases}
+    reports = analyse_all(path / "faulty" for paths in rounds.values() for path in paths)
+    rows = []
+    for case in cases:
+        judged = [(path, reports[path / "faulty"]) for path in rounds[case.slug] if path / "faulty" in reports]
+        if judged:
+            rows.append(_row(case, judged))
+    return rows
+
+
+def _row(case: Case, judged: Sequence[tuple[Path, Report]]) -> dict[str, Any]:
+    """One case: what was expected, each round's verdict, and the gain by the loop's clock."""
+    before = [mean_step_ms(path / "faulty") for path, _ in judged]
+    after = [mean_step_ms(path / "clean") for path, _ in judged if is_recorded(path / "clean")]
+    said = [
+        {
+            "right": case.accepts(report["verdict"]),
+            "found": f"{report['verdict']['class']}: {report['verdict']['cause']}",
+            "ranks": report["verdict"]["ranks"],
+            "predicted_gain": report["verdict"]["predicted_gain"],
+            "largest_gain": max((finding["predicted_gain"] for finding in report["findings"]), default=0.0),
+        }
+        for _, report in judged
+    ]
     return {
         "case": case.name,
         "expected": case.class_,
-        "found": f"{verdict['class']}: {verdict['cause']}",
-        "ranks": verdict["ranks"],
-        "right": is_right,
-        "predicted_gain": verdict["predicted_gain"],
-        "measured_gain": round(1 - after / before, 4),
-        "largest_gain": max((finding["predicted_gain"] for finding in faulty[0]["findings"]), default=0.0),
-        "step_ms": [round(before / 1e6, 1), round(after / 1e6, 1)],
+        "causes": case.causes,
+        "expected_ranks": case.ranks,
+        "rounds": said,
+        "right": all(one["right"] for one in said),
+        "predicted_gain": statistics.median(one["predicted_gain"] for one in said),
+        "measured_gain": round(1 - statistics.median(after) / statistics.median(before), 4) if after else 0.0,
+        "step_ms": [round(statistics.median(steps), 1) for steps in (before, after) if steps],
     }
 
 
-def main() -> None:
-    """Print a table, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", help="cases whose names begin so; may be repeated")
-    parser.add_argument("--steps", type=int, default=60, help="steps of each run (default 60)")
-    parser.add_argument("--rounds", type=int, default=1, help="runs with and without the fault (default 1)")
-    parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
-    arguments = parser.parse_args()
-    rows = []
-    for case in CASES:
-        if arguments.only and not case.name.startswith(tuple(arguments.only)):
-            continue
-        if case.limit is not None and os.geteuid():
-            print(f"{case.name:42} left out: network namespaces need root")
-            continue
-        row = judge(case, arguments.steps, arguments.rounds)
-        rows.append(row)
-        mark = "right" if row["right"] else "WRONG"
-        ranks = ",".join(map(str, row["ranks"]))
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """A paragraph a case, and the totals."""
+    for row in rows:
+        ranks = ",".join(map(str, row["expected_ranks"]))
+        expected = " or ".join(row["causes"]) or "any cause"
+        print(f"{row['case']}  [{row['expected']}: {expected}{f', ranks {ranks}' if ranks else ''}]")
+        for one in row["rounds"]:
+            mark = "right" if one["right"] else "WRONG"
+            print(
+                f"    {mark} {one['found']:52} ranks {','.join(map(str, one['ranks'])):8} {one['predicted_gain']:6.1%}"
+            )
+        steps = " → ".join(f"{step} ms" for step in row["step_ms"])
         print(
-            f"{row['case']:42} {mark:6} {row['found']:46} ranks {ranks:5} predicted {row['predicted_gain']:6.1%} "
-            f"measured {row['measured_gain']:6.1%}   {row['step_ms'][0]} → {row['step_ms'][1]} ms",
-            flush=True,
+            f"          predicted {row['predicted_gain']:.1%}, measured {row['measured_gain']:.1%}, mean step {steps}"
         )
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    said = [one for row in rows for one in row["rounds"]]
     right = sum(row["right"] for row in rows)
-    errors = [
-        abs(row["predicted_gain"] - row["measured_gain"])
-        for row in rows
-        if row["right"] and row["expected"] != "healthy"
-    ]
-    print(f"{right} of {len(rows)} right", end="")
-    if errors:
-        print(f"; gains off by {statistics.median(errors):.1%} of the step (median), {max(errors):.1%} at most", end="")
-    healthy = [row["largest_gain"] for row in rows if row["expected"] == "healthy"]
+    print(
+        f"{right} of {len(rows)} cases right in every round; {sum(one['right'] for one in said)} of {len(said)} rounds",
+        end="",
+    )
+    faulty = [row for row in rows if row["expected"] != "healthy" and row["right"]]
+    if faulty:
+        errors = sorted(abs(row["predicted_gain"] - row["measured_gain"]) for row in faulty)
+        print(f"; gains off by {statistics.median(errors):.1%} of the step (median), {errors[-1]:.1%} at most", end="")
+    healthy = [one["largest_gain"] for row in rows if row["expected"] == "healthy" for one in row["rounds"]]
     if healthy:
-        print(f"; largest gain promised to a healthy run {max(healthy):.1%}", end="")
+        over = sum(gain > MAX_HEALTHY_GAIN for gain in healthy)
+        print(f"; {over} of {len(healthy)} healthy runs promised more than 5%, {max(healthy):.1%} at most", end="")
     print()
 
 
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--only", action="append", help="the case of this name, or all that begin so; may be repeated")
+    common.add_argument("--set", choices=SETS, default="all", help="which table of cases (default all)")
+    training = argparse.ArgumentParser(add_help=False)
+    training.add_argument("--steps", type=int, default=60, help="steps of each run (default 60)")
+    training.add_argument("--rounds", type=int, default=3, help="runs with and without the fault (default 3)")
+    output = argparse.ArgumentParser(add_help=False)
+    output.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
+    commands = parser.add_subparsers(dest="command", required=True)
+    recorder = commands.add_parser("record", parents=[common, training], help="train, and keep the traces")
+    recorder.add_argument("--into", metavar="DIR", type=Path, required=True)
+    judging = commands.add_parser("judge", parents=[common, output], help="diagnose what was recorded")
+    judging.add_argument("folder", metavar="DIR", type=Path)
+    commands.add_parser("both", parents=[common, training, output], help="both, in a temporary folder (default)")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Record, judge, or both; returns the exit status."""
+    words = (
+        [*argv] if argv and (argv[0] in {"record", "judge", "both"} or {"-h", "--help"} & {*argv}) else ["both", *argv]
+    )
+    arguments = make_parser().parse_args(words)
+    if arguments.command == "record":
+        cases = chosen(SETS[arguments.set], arguments.only)
+        return 1 if record(arguments.into, cases, arguments.steps, arguments.rounds) else 0
+    if arguments.command == "judge":
+        kept = recorded_cases(arguments.folder)
+        if arguments.set != "all":
+            kept = [case for case in kept if case in SETS[arguments.set]]
+        rows = judge(arguments.folder, chosen(kept, arguments.only))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            cases = chosen(SETS[arguments.set], arguments.only)
+            if record(Path(folder), cases, arguments.steps, arguments.rounds):
+                return 1
+            rows = judge(Path(folder), cases)
+    if not rows:
+        raise SystemExit("no recorded run to judge")
+    show(rows)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -2,27 +2,25 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 from ... import __version__
-from ...timeline.commands import Parser, parse_range, parse_ranks, run_command, width, with_completion
+from ...timeline.commands import Parser, parse_range, parse_ranks, run_command, with_completion
+from ...timeline.console import make_console
 from ...timeline.errors import UsageError
 from ...timeline.progress import ProgressBar
 from ..analysis import Analysis, analyze
 from ..compare.baseline import check_change, is_relative, read_baseline
 from ..compare.gate import check
-from ..compare.scaling import describe_scaling, scaling
-from ..predict.what_if import FORMS, describe, predict
+from ..compare.scaling import scaling
+from ..predict.what_if import FORMS, predict
 from ..reports.html import to_html
 from ..reports.markdown import to_markdown
-from ..reports.report import make_report
+from ..reports.report import to_report
+from ..reports.summary import summarize
 from ..reports.terminal import render
+from .output import write_text
 
 _DESCRIPTION = """\
 Say where the step time of a distributed training goes, why, and what to change.
@@ -58,7 +56,8 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="CONDITION",
-        help="leave with status 1 if it holds, for CI; may be repeated. exposed_comm>20%%, data>5%%, step_ms>120, gain>10%%",
+        help="exit with status 1 if it holds, for CI; may be repeated. exposed_comm>20%%, data>5%%, step_ms>120 (the mean), "
+        "step_p95_ms>200, steps_per_second<8, gain>10%%",
     )
     add(
         "--baseline",
@@ -94,7 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    target = arguments.json
     if arguments.warm_up is not None and arguments.warm_up < 0:
         raise UsageError("--warm-up is a number of steps, 0 or more")
     steps, ranks = parse_range("--steps", arguments.steps), parse_ranks(arguments.ranks)
@@ -109,26 +107,17 @@ def _run(arguments: argparse.Namespace) -> int:
     predictions = [predict(analysis.facts, changes.split(",")) for changes in arguments.what_if]
     status = _judge(analysis, arguments.fail_on, arguments.baseline)
     scaled = None if arguments.single is None else scaling(analysis, analyze(arguments.single))
-    report: dict[str, Any] = {**make_report(analysis), "what_if": [describe(prediction) for prediction in predictions]}
-    if scaled is not None:
-        report["scaling"] = describe_scaling(scaled)
-    if target not in {None, "-"}:
-        _write(analysis, "--json", Path(target), json.dumps(report, indent=2) + "\n")
+    summary = summarize(analysis, predictions, scaled)
+    files = analysis.trace.meta.files
     if arguments.html is not None:
-        _write(analysis, "--html", Path(arguments.html), to_html(analysis, predictions))
-    if arguments.markdown not in {None, "-"}:
-        _write(analysis, "--markdown", Path(arguments.markdown), to_markdown(analysis, predictions))
-    if target == "-":
-        json.dump(report, sys.stdout, indent=2)
-        print(flush=True)
-        return status
-    if arguments.markdown == "-":
-        print(to_markdown(analysis, predictions), flush=True)
-        return status
-    no_colour = arguments.no_color or "NO_COLOR" in os.environ
-    console = Console(no_color=no_colour, highlight=False, width=width(), markup=False, emoji=False)
-    render(analysis, console, predictions, scaled)
-    sys.stdout.flush()
+        write_text("--html", arguments.html, to_html(summary, analysis), files)
+    if arguments.json is not None:
+        write_text("--json", arguments.json, json.dumps(to_report(summary), indent=2) + "\n", files)
+    if arguments.markdown is not None and not (arguments.markdown == "-" == arguments.json):
+        write_text("--markdown", arguments.markdown, to_markdown(summary), files)
+    if "-" not in {arguments.json, arguments.markdown, arguments.html}:
+        render(summary, make_console(is_plain=arguments.no_color))
+        sys.stdout.flush()
     return status
 
 
@@ -147,16 +136,6 @@ def _judge(analysis: Analysis, conditions: Sequence[str], baseline_path: str | N
             print(f"tl-analyze: --fail-on {condition}: {broken}", file=sys.stderr)
             status = 1
     return status
-
-
-def _write(analysis: Analysis, flag: str, target: Path, text: str) -> None:
-    inputs = {Path(name).resolve() for name in analysis.trace.meta.files}
-    if target.resolve() in inputs:
-        raise UsageError(f"{flag} {target} would overwrite the trace: choose another file")
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

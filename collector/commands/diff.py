@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 
@@ -11,12 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import __version__
-from ...timeline.commands import Parser, run_command, width, with_completion
+from ...timeline.commands import Parser, clean, run_command, with_completion
+from ...timeline.console import make_console
 from ...timeline.errors import UsageError
 from ...timeline.progress import ProgressBar
 from ..analysis import Analysis, analyze
-from ..compare.runs import LEAST_RATIO, Comparison, compare, make_diff
+from ..compare.runs import Comparison, compare, make_diff
+from ..compare.series import Ratio
 from ..model.words import milliseconds
+from .output import write_text
 
 _DESCRIPTION = """\
 Say what changed between two runs, and whether it is more than chance.
@@ -37,12 +39,20 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("before", metavar="A", help="a timeline, a folder, a pattern or a URL")
     add("after", metavar="B", help="the same of the other run")
-    add("--json", action="store_true", help="as JSON, for programs")
+    add(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write the comparison as JSON to FILE; - or nothing for standard output, and nothing else there",
+    )
     add(
         "--fail-if-slower",
         metavar="SHARE",
-        help="leave with status 1 if the median step of B is longer by more than this, as 5%%, and that is no chance",
+        help="exit with status 1 if the mean step (throughput), the median or the 95th percentile of B is longer by more than "
+        "this, as 5%%, and that is more than chance",
     )
+    add("--no-color", action="store_true", help="plain text, as when the output is piped")
     add("--version", action="version", version=f"tl-diff {__version__}")
     return with_completion(parser)
 
@@ -56,15 +66,18 @@ def _run(arguments: argparse.Namespace) -> int:
     allowed = _share(arguments.fail_if_slower)
     before, after = _analyse(arguments.before), _analyse(arguments.after)
     comparison = compare(before, after)
-    if arguments.json:
-        print(json.dumps(make_diff(comparison, before, after), indent=2), flush=True)
-    else:
-        _show(comparison)
-        sys.stdout.flush()
-    if allowed is not None and comparison.significant and comparison.ratio > 1 + allowed:
-        print(f"tl-diff: the median step is {comparison.ratio - 1:.1%} longer", file=sys.stderr)
-        return 1
-    return 0
+    if allowed is not None and not comparison.is_same_job:
+        raise UsageError(f"--fail-if-slower: {comparison.notes[0]}")
+    if arguments.json is not None:
+        text = json.dumps(make_diff(comparison, before, after), indent=2) + "\n"
+        write_text("--json", arguments.json, text, (*before.trace.meta.files, *after.trace.meta.files))
+    if arguments.json != "-":
+        _show(comparison, make_console(is_plain=arguments.no_color))
+    sys.stdout.flush()
+    slower = () if allowed is None else comparison.slower(allowed)
+    for ratio in slower:
+        print(f"tl-diff: the {_NAMES[ratio.name]} is {_longer(ratio)}", file=sys.stderr)
+    return 1 if slower else 0
 
 
 def _share(text: str | None) -> float | None:
@@ -87,27 +100,61 @@ def _analyse(source: str) -> Analysis:
     return analysis
 
 
-def _show(comparison: Comparison) -> None:
-    console = Console(highlight=False, width=width(), markup=False, emoji=False, no_color="NO_COLOR" in os.environ)
-    step, (low, high) = comparison.step, comparison.ratio_interval
-    word = "longer" if step.difference_ns > 0 else "shorter"
-    sure = f"{low - 1:+.1%} to {high - 1:+.1%}" if high < float("inf") else "too few steps to tell"
-    sentence = f"The median step is {abs(comparison.ratio - 1):.1%} {word}: {milliseconds(step.before_ns)} → "
-    sentence += f"{milliseconds(step.after_ns)} ({sure})."
-    if not comparison.significant:
+_NAMES = {"mean": "mean step", "median": "median step", "p95": "95th percentile of the steps"}
+
+
+def _longer(ratio: Ratio) -> str:
+    change = ratio.ratio - 1
+    if abs(change) < 0.0005:  # noqa: PLR2004  what is printed as 0.0 %
+        return f"as long as before: {milliseconds(ratio.after_ns)}"
+    word = "longer" if change > 0 else "shorter"
+    return f"{abs(change):.1%} {word}: {milliseconds(ratio.before_ns)} → {milliseconds(ratio.after_ns)}"
+
+
+def _interval(ratio: Ratio) -> str:
+    low, high = ratio.interval
+    return f"{low - 1:+.1%} to {high - 1:+.1%}" if high < float("inf") else "too few steps to tell"
+
+
+def _show(comparison: Comparison, console: Console) -> None:
+    mean = comparison.mean
+    sentence = f"The mean step is {_longer(mean)} ({_interval(mean)})."
+    if not mean.is_significant:
         sentence += " That may be chance."
     console.print(Text(sentence, style="bold"))
-    table = Table("part", "before", "after", "change", box=None, header_style="bold")
-    for part in comparison.parts:
-        if abs(part.difference_ns) >= LEAST_RATIO * max(step.before_ns, 1):
-            sign = "+" if part.difference_ns > 0 else "−"  # noqa: RUF001  a minus sign
-            changed = f"{sign}{milliseconds(abs(part.difference_ns))}"
-            table.add_row(part.name, milliseconds(part.before_ns), milliseconds(part.after_ns), changed)
-    if table.row_count:
-        console.print(table)
+    console.print(_steps(comparison))
+    if comparison.shown_parts:
+        console.print(_parts(comparison))
     for label, findings in (("gone", comparison.findings_gone), ("new", comparison.findings_new)):
         if findings:
-            console.print(f"{label}: {', '.join(findings)}")
+            console.print(f"{label}: {clean(', '.join(findings))}")
+    for note in comparison.notes:
+        console.print(Text(f"Note: {clean(note)}.", style="dim"))
+
+
+def _steps(comparison: Comparison) -> Table:
+    table = Table("steps", "before", "now", "change", "interval", "", box=None, header_style="bold")
+    for ratio in comparison.ratios:
+        table.add_row(
+            ratio.name,
+            milliseconds(ratio.before_ns),
+            milliseconds(ratio.after_ns),
+            f"{ratio.ratio - 1:+.1%}",
+            _interval(ratio),
+            "" if ratio.is_significant else "may be chance",
+        )
+    speeds = (comparison.before.steps_per_second, comparison.after.steps_per_second)
+    table.add_row("steps/s", *(f"{speed:.3g}" for speed in speeds), f"{speeds[1] / max(speeds[0], 1e-12) - 1:+.1%}")
+    return table
+
+
+def _parts(comparison: Comparison) -> Table:
+    table = Table("part of the mean step", "before", "now", "change", box=None, header_style="bold")
+    for part in comparison.shown_parts:
+        sign = "+" if part.difference_ns > 0 else "−"  # noqa: RUF001  a minus sign
+        changed = f"{sign}{milliseconds(abs(part.difference_ns))}"
+        table.add_row(part.name, milliseconds(part.before_ns), milliseconds(part.after_ns), changed)
+    return table
 
 
 if __name__ == "__main__":

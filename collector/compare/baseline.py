@@ -10,14 +10,25 @@ import numpy as np
 
 from ...timeline.errors import UsageError
 from ..analysis import Analysis, analyze
-from ..model.breakdown import EXPOSED, IDLE
-from ..reports.report import SCHEMA, make_report, step_durations
-from .gate import METRICS, PARTS_AND_METRICS, metric
-from .runs import ratio_interval
+from ..model.breakdown import PARTS
+from ..model.step_times import step_times
+from ..reports.report import SCHEMA, make_report
+from .gate import (
+    METRICS,
+    PARTS_AND_METRICS,
+    STEP_METRICS,
+    STEPS_PER_SECOND,
+    is_share,
+    metric,
+    share_metric,
+    value_words,
+)
+from .runs import sample_of
+from .series import Ratio, Sample, compare_samples
 
-_CONDITION: Final = re.compile(r"([a-z0-9_]+)\s*>\s*\+\s*(\d+(?:\.\d+)?)\s*%")
+_CONDITION: Final = re.compile(r"([a-z0-9_]+)\s*(>\s*\+|<\s*-)\s*(\d+(?:\.\d+)?)\s*%")
 #: A report of a thousand findings is smaller.
-MOST_NBYTES: Final = 64 * 1024 * 1024
+MAX_NBYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +36,9 @@ class Baseline:
     """An earlier run, from its report."""
 
     name: str
-    durations_ns: np.ndarray
+    size: int
+    """Ranks of the job."""
+    sample: Sample
     metrics: dict[str, float]
     """As `gate.metric` gives them."""
 
@@ -40,8 +53,13 @@ def read_baseline(path: str) -> Baseline:
     if report is None:
         report = make_report(analyze(path))
     try:
-        durations = np.array(report["steps"]["durations_ns"], dtype=np.int64)
-        return Baseline(name=path, durations_ns=durations, metrics=_metrics(report, durations))
+        steps = report["steps"]
+        durations = np.array(steps["durations_ns"], dtype=float)
+        checkpoints = np.array(steps["checkpoint_ns"], dtype=float)
+        if durations.shape != checkpoints.shape:
+            raise ValueError("one checkpoint_ns for each of durations_ns")
+        sample = Sample(durations_ns=durations, checkpoint_ns=checkpoints)
+        return Baseline(name=path, size=int(report["source"]["size"]), sample=sample, metrics=_metrics(report))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"--baseline {path}: this report lacks {error}; write it anew with --json") from error
 
@@ -49,7 +67,7 @@ def read_baseline(path: str) -> Baseline:
 def _report_in(path: Path) -> dict[str, Any] | None:
     """The report in a file; None if the file is something else."""
     try:
-        if not path.is_file() or path.stat().st_size > MOST_NBYTES:
+        if not path.is_file() or path.stat().st_size > MAX_NBYTES:
             return None
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -57,28 +75,27 @@ def _report_in(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.get("schema") == SCHEMA else None
 
 
-def _metrics(report: dict[str, Any], durations: np.ndarray) -> dict[str, float]:
-    parts = report["breakdown"]["median_step_ns"]
-    total = max(sum(parts.values()), 1)
-    metrics = {part: value / total for part, value in parts.items()}
-    metrics["exposed_comm"] = sum(parts[part] for part in EXPOSED if part != IDLE) / total
-    metrics["hidden_comm"] = report["breakdown"]["hidden_communication_ns"] / total
+def _metrics(report: dict[str, Any]) -> dict[str, float]:
+    breakdown, steps = report["breakdown"], report["steps"]
+    parts = {part: int(breakdown["mean_step_ns"][part]) for part in PARTS}
+    hidden_ns = float(breakdown["hidden_communication_mean_ns"])
+    metrics = {name: float(steps[f"{statistic}_ns"]) / 1e6 for name, statistic in STEP_METRICS.items()}
+    metrics[STEPS_PER_SECOND] = float(steps["steps_per_second"])
     metrics["gain"] = max((finding["predicted_gain"] for finding in report["findings"]), default=0.0)
-    metrics["step_ms"] = float(np.median(durations)) / 1e6 if len(durations) else 0.0
-    metrics["p95_ms"] = float(np.quantile(durations, 0.95)) / 1e6 if len(durations) else 0.0
-    return metrics
+    shares = {*PARTS, *METRICS} - set(metrics)
+    return metrics | {name: share_metric(parts, hidden_ns, name) for name in shares}
 
 
 def is_relative(condition: str) -> bool:
     """Whether a condition is about a change."""
-    return "+" in condition
+    return "+" in condition or "-" in condition
 
 
 def check_change(analysis: Analysis, baseline: Baseline, condition: str) -> str | None:
     """What has become worse than it may; None if nothing has.
 
-    Times are compared by their ratio, and a median that chance explains (its 95 % interval holds no growth) is let pass;
-    shares are compared by points of the step.
+    Times and speeds are compared by their ratio, and a change that chance explains (series.py) is let pass; shares are compared
+    by points of the step.
 
     Raises:
         UsageError: the condition cannot be understood, or there is nothing to compare.
@@ -86,16 +103,29 @@ def check_change(analysis: Analysis, baseline: Baseline, condition: str) -> str 
     match = _CONDITION.fullmatch(condition.strip().lower())
     if match is None or match[1] not in PARTS_AND_METRICS:
         raise UsageError(
-            f"--fail-on {condition}: against a baseline write a metric, >+, and a share, as step_ms>+5%; metrics: "
-            + ", ".join(METRICS)
+            f"--fail-on {condition}: against a baseline write a metric, >+ or <-, and a share, as step_ms>+5% or "
+            f"steps_per_second<-5%; metrics: {', '.join(METRICS)}"
         )
-    name, limit = match[1], float(match[2]) / 100
+    name, grows, limit = match[1], match[2][0] == ">", float(match[3]) / 100
     now, before = metric(analysis, name), baseline.metrics[name]
-    if not name.endswith("_ms"):
-        return f"{name} is {now:.1%}, and was {before:.1%}" if now - before > limit else None
+    described = f"{name} is {value_words(name, now)}, and was {value_words(name, before)}"
+    if is_share(name):
+        return described if (now - before if grows else before - now) > limit else None
     if before <= 0:
         raise UsageError(f"--baseline {baseline.name}: there are no steps in it")
-    low, high = ratio_interval(baseline.durations_ns, step_durations(analysis))
-    if now / before - 1 <= limit or (name == "step_ms" and low <= 1):
+    size = analysis.trace.meta.size
+    if size != baseline.size:
+        raise UsageError(
+            f"--fail-on {condition}: {size} ranks now, {baseline.size} in {baseline.name}: not the same work"
+        )
+    ratio = _ratio(analysis, baseline, name)
+    change = now / before - 1 if grows else 1 - now / before
+    if change <= limit or not ratio.is_significant:
         return None
-    return f"{name} is {now:.1f} ms, and was {before:.1f} ms (ratio of medians {low:.2f} to {high:.2f})"
+    low, high = ratio.interval
+    return f"{described} (ratio of the {ratio.name} steps {low:.2f} to {high:.2f})"
+
+
+def _ratio(analysis: Analysis, baseline: Baseline, name: str) -> Ratio:
+    times = step_times(analysis.facts.steps, analysis.facts.breakdown)
+    return compare_samples(baseline.sample, sample_of(times))[STEP_METRICS.get(name, "mean")]

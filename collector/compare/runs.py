@@ -1,24 +1,27 @@
 """What changed between two runs, and whether that is more than chance."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from ..analysis import Analysis
+from ..findings import WORTH_RATIO
 from ..model.breakdown import PARTS
-from ..reports.report import step_durations, typical_step
+from ..model.step_times import StepTimes, describe_skew, mean_step, step_times
+from .limits import do_the_same, find_limits, show_the_same
+from .series import Ratio, Sample, compare_samples
 
-SCHEMA: Final = "tlkit.diff/1"
+SCHEMA: Final = "tlkit.diff/2"
 
-_RESAMPLES: Final = 2000
 #: Changes of less than this share of the step are not worth a line.
-LEAST_RATIO: Final = 0.01
+MIN_CHANGE_RATIO: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """Of the median step, or of a part of it; ns."""
+    """Of a part of the mean step; ns."""
 
     name: str
     before_ns: int
@@ -34,94 +37,117 @@ class Change:
 class Comparison:
     """Two runs, side by side."""
 
-    step: Change
-    ratio: float
-    """The median step now over the one before."""
-    ratio_interval: tuple[float, float]
-    """95 %, by resampling steps."""
-    significant: bool
-    """Whether 1 lies outside."""
+    before: StepTimes
+    after: StepTimes
+    mean: Ratio
+    """Its inverse is the change of throughput."""
+    median: Ratio
+    p95: Ratio
     parts: tuple[Change, ...]
-    """Largest change first."""
+    """Of the mean step, so that they sum to its change; largest change first.  Empty where the traces show different parts."""
     findings_gone: tuple[str, ...]
     findings_new: tuple[str, ...]
+    is_same_job: bool
+    """Whether both runs have as many ranks."""
+    notes: tuple[str, ...]
+    """What a reader has to know to take the numbers for what they are."""
+
+    @property
+    def ratios(self) -> tuple[Ratio, ...]:
+        """The one that decides first comes first."""
+        return self.mean, self.median, self.p95
+
+    @property
+    def shown_parts(self) -> tuple[Change, ...]:
+        """Changes that are worth a line."""
+        least = MIN_CHANGE_RATIO * max(self.before.mean_ns, 1)
+        return tuple(part for part in self.parts if abs(part.difference_ns) >= least)
+
+    def slower(self, allowed: float = 0.0) -> tuple[Ratio, ...]:
+        """What has grown by more than `allowed` (0.05: 5 %) and by more than chance."""
+        return tuple(ratio for ratio in self.ratios if ratio.is_slower(allowed))
 
 
 def compare(before: Analysis, after: Analysis) -> Comparison:
-    """Compare the typical steps of two runs.
-
-    The interval is a block bootstrap of the ratio of medians: whole blocks of neighbouring steps are drawn, since steps that
-    follow each other resemble each other (Künsch 1989, "The jackknife and the bootstrap for general stationary observations").
-    """
-    first, second = step_durations(before), step_durations(after)
-    step = Change(name="step", before_ns=_median(first), after_ns=_median(second))
-    interval = ratio_interval(first, second)
-    old, new = typical_step(before), typical_step(after)
-    parts = sorted(
-        (Change(name=part, before_ns=old[part], after_ns=new[part]) for part in PARTS if old[part] or new[part]),
-        key=lambda change: -abs(change.difference_ns),
-    )
+    """Compare the steps of two runs: mean, median and tail (series.py), and the parts of the mean step."""
+    times = [step_times(analysis.facts.steps, analysis.facts.breakdown) for analysis in (before, after)]
+    ratios = compare_samples(*map(sample_of, times))
+    parts: list[Change] = []
+    if show_the_same(before, after):
+        old, new = (mean_step(run.facts.breakdown, time) for run, time in zip((before, after), times, strict=True))
+        changes = (Change(name=part, before_ns=old[part], after_ns=new[part]) for part in PARTS)
+        parts = sorted(
+            (change for change in changes if change.before_ns or change.after_ns),
+            key=lambda change: -abs(change.difference_ns),
+        )
     had, has = _causes(before), _causes(after)
     return Comparison(
-        step=step,
-        ratio=step.after_ns / max(step.before_ns, 1),
-        ratio_interval=interval,
-        significant=not interval[0] <= 1 <= interval[1],
+        before=times[0],
+        after=times[1],
+        mean=ratios["mean"],
+        median=ratios["median"],
+        p95=ratios["p95"],
         parts=tuple(parts),
         findings_gone=tuple(sorted(had - has)),
         findings_new=tuple(sorted(has - had)),
+        is_same_job=do_the_same(before, after),
+        notes=(*find_limits(before, after), *_skew(*times)),
     )
 
 
-def _median(durations: np.ndarray) -> int:
-    return int(np.median(durations)) if len(durations) else 0
+def sample_of(times: StepTimes) -> Sample:
+    """The steps of a run for a comparison."""
+    return Sample(durations_ns=times.durations_ns.astype(float), checkpoint_ns=times.checkpoint_ns.astype(float))
+
+
+def _skew(before: StepTimes, after: StepTimes) -> Iterator[str]:
+    for when, times in (("before", before), ("now", after)):
+        said = describe_skew(times)
+        if said is not None:
+            yield f"{when}, {said}"
 
 
 def _causes(analysis: Analysis) -> set[str]:
     return {
-        f"{finding.class_}: {finding.cause}"
-        for finding in analysis.findings
-        if finding.predicted_gain > LEAST_RATIO * 5
+        f"{finding.class_}: {finding.cause}" for finding in analysis.findings if finding.predicted_gain > WORTH_RATIO
     }
-
-
-def ratio_interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """95 % interval of the ratio of medians, `second` over `first`, by resampling blocks of steps."""
-    if len(first) < 2 or len(second) < 2:  # noqa: PLR2004  nothing to resample
-        return 0.0, float("inf")
-    random = np.random.default_rng(0)
-    ratios = _resampled(second, random) / np.maximum(_resampled(first, random), 1.0)
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def _resampled(durations: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Medians of resampled runs."""
-    count = len(durations)
-    block = max(1, round(count ** (1 / 3)))
-    starts = random.integers(0, count - block + 1, size=(_RESAMPLES, -(-count // block)))
-    rows = (starts[:, :, None] + np.arange(block)).reshape(_RESAMPLES, -1)[:, :count]
-    medians: np.ndarray = np.median(durations[rows], axis=1)
-    return medians
 
 
 def make_diff(comparison: Comparison, before: Analysis, after: Analysis) -> dict[str, Any]:
     """The comparison as JSON can say it; times in ns."""
 
-    def change(item: Change) -> dict[str, Any]:
-        return {"before_ns": item.before_ns, "after_ns": item.after_ns, "difference_ns": item.difference_ns}
+    def ratio(item: Ratio) -> dict[str, Any]:
+        low, high = item.interval
+        return {
+            "before_ns": round(item.before_ns),
+            "after_ns": round(item.after_ns),
+            "ratio": round(item.ratio, 4),
+            "ratio_interval": [round(low, 4), round(high, 4) if np.isfinite(high) else None],
+            "significant": item.is_significant,
+        }
 
-    low, high = comparison.ratio_interval
     return {
         "schema": SCHEMA,
         "before": list(before.trace.meta.files),
         "after": list(after.trace.meta.files),
-        "steps": {"before": before.facts.steps.count, "after": after.facts.steps.count},
-        "step": change(comparison.step),
-        "ratio": round(comparison.ratio, 4),
-        "ratio_interval": [round(low, 4), round(high, 4) if np.isfinite(high) else None],
-        "significant": comparison.significant,
-        "parts": {item.name: change(item) for item in comparison.parts},
+        "steps": {"before": comparison.before.count, "after": comparison.after.count},
+        "steps_per_second": {
+            "before": round(comparison.before.steps_per_second, 6),
+            "after": round(comparison.after.steps_per_second, 6),
+        },
+        "mean": ratio(comparison.mean),
+        "median": ratio(comparison.median),
+        "p95": ratio(comparison.p95),
+        "same_job": comparison.is_same_job,
+        "parts": {
+            item.name: {
+                "before_ns": item.before_ns,
+                "after_ns": item.after_ns,
+                "difference_ns": item.difference_ns,
+            }
+            for item in comparison.parts
+        },
         "findings_gone": list(comparison.findings_gone),
         "findings_new": list(comparison.findings_new),
+        "notes": list(comparison.notes),
     }

@@ -16,6 +16,9 @@ from .palette import COLOURS, label_of
 
 Figure = dict[str, Any]
 
+#: How every plot behaves: nothing is sent anywhere, and nobody is invited to.
+PLOT_CONFIG: Final = {"displaylogo": False, "showSendToCloud": False, "plotlyServerURL": "", "responsive": True}
+
 #: Bars and cells across; more than a screen has no room for.
 MOST_COLUMNS: Final = 400
 MOST_RANKS: Final = 256

@@ -1,23 +1,21 @@
-"""The report as one file that any browser opens without a network: text first, then plots."""
+"""The report as one file that any browser opens without a network: text first, then plots.
+
+Draws a `Summary` and the plots of figures.py, and computes nothing.
+"""
 
 import html
 import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from ...timeline.commands import clean
 from ...timeline.errors import UsageError
 from ..analysis import Analysis
 from ..findings import Finding
 from ..model.words import milliseconds
-from ..predict.what_if import Prediction
 from . import figures
-from .report import step_durations
-
-#: Nothing may be sent anywhere, and nobody is invited to.
-PLOT_CONFIG: Final = {"displaylogo": False, "showSendToCloud": False, "plotlyServerURL": "", "responsive": True}
+from .figures import PLOT_CONFIG
+from .summary import Summary, title_of
 
 _STYLE: Final = """
 :root { color-scheme: light; --text: #1F2933; --soft: #52606D; --paper: #FFFFFF; --bad: #B23A00; }
@@ -28,7 +26,8 @@ h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 32px; }
 .verdict.healthy { border-color: #009E73; } .verdict p { margin: 6px 0; }
 .verdict .sentence { font-size: 18px; font-weight: 600; }
 ol.findings li { margin-bottom: 12px; } .gain { font-weight: 600; } pre { white-space: pre-wrap; }
-table { border-collapse: collapse; } td { padding: 2px 12px 2px 0; text-align: right; } td:first-child { text-align: left; }
+table { border-collapse: collapse; } td, th { padding: 2px 12px 2px 0; text-align: right; font-weight: 400; }
+td:first-child { text-align: left; } th { color: var(--soft); }
 """
 
 _SECTIONS: Final = (
@@ -40,8 +39,11 @@ _SECTIONS: Final = (
 )
 
 
-def to_html(analysis: Analysis, predictions: Sequence[Prediction] = ()) -> str:
+def to_html(summary: Summary, analysis: Analysis) -> str:
     """The whole report, plots and the program that draws them included (about 5 MB).
+
+    Args:
+        summary: of `analysis`, whose single steps the plots show.
 
     Raises:
         UsageError: Plotly, whose JavaScript it takes along, is not installed.
@@ -57,12 +59,16 @@ def to_html(analysis: Analysis, predictions: Sequence[Prediction] = ()) -> str:
         '<html lang="en"><head><meta charset="utf-8"><title>Bottleneck report</title>',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<style>{_STYLE}</style></head><body>",
-        _headline(analysis),
-        _verdict(analysis.verdict),
-        _predictions(predictions),
-        _findings(analysis),
+        _headline(summary),
+        _verdict(summary.verdict),
+        _plan(summary),
+        _predictions(summary),
+        _scaling(summary),
+        _parts(summary),
+        _blame(summary),
+        _findings(summary),
         *(f'<h2>{_text(title)}</h2><div id="{name}"></div>' for title, name in shown),
-        _notes(analysis),
+        _notes(summary),
         f"<script>{get_plotlyjs()}</script>",
         f"<script>{_draw(plots)}</script>",
         "</body></html>",
@@ -102,21 +108,13 @@ def _plots(analysis: Analysis) -> dict[str, figures.Figure]:
     return plots
 
 
-def _headline(analysis: Analysis) -> str:
-    meta, durations = analysis.trace.meta, step_durations(analysis)
-    pieces = [f"{len(meta.ranks)} of {meta.size} ranks" if len(meta.ranks) != meta.size else f"{meta.size} ranks"]
-    if len(durations):
-        median, p95 = float(np.median(durations)), float(np.quantile(durations, 0.95))
-        pieces.append(f"{len(durations)} steps of {milliseconds(median)} (p95 {milliseconds(p95)})")
-    pieces.append(f"{meta.format} timeline")
-    files = ", ".join(meta.files[:4]) + (", …" if len(meta.files) > 4 else "")  # noqa: PLR2004
-    return f'<h1>Where the step time goes</h1><p class="soft">{_text(", ".join(pieces))}<br>{_text(files)}</p>'
+def _headline(summary: Summary) -> str:
+    return f'<h1>Where the step time goes</h1><p class="soft">{_text(summary.headline)}<br>{_text(summary.files)}</p>'
 
 
 def _verdict(verdict: Finding) -> str:
     style = "verdict healthy" if verdict.class_ == "healthy" else "verdict"
-    title = verdict.class_ if verdict.class_ == "healthy" else f"{verdict.class_}: {verdict.cause}"
-    lines = [f'<p class="soft">{_text(title)}</p><p class="sentence">{_text(verdict.sentence)}</p>']
+    lines = [f'<p class="soft">{_text(title_of(verdict))}</p><p class="sentence">{_text(verdict.sentence)}</p>']
     if verdict.remedy:
         lines.append(f"<p>→ {_text(verdict.remedy)}</p>")
     if verdict.predicted_gain > 0:
@@ -124,22 +122,61 @@ def _verdict(verdict: Finding) -> str:
     return f'<section class="{style}">{"".join(lines)}</section>'
 
 
-def _predictions(predictions: Sequence[Prediction]) -> str:
-    if not predictions:
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts, which are escaped here; nothing without rows."""
+    if not rows:
         return ""
-    rows = "".join(
-        f"<tr><td>{_text(item.change)}</td><td>{milliseconds(item.step_ns)} → {milliseconds(item.predicted_ns)}</td>"
-        f"<td>{item.gain:.0%} less</td></tr>"
-        for item in predictions
+    head = "".join(f"<th>{_text(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<h2>{_text(title)}</h2><table><tr>{head}</tr>{body}</table>"
+
+
+def _plan(summary: Summary) -> str:
+    if not summary.plan:
+        return ""
+    items = "".join(
+        f"<li>{milliseconds(step.step_ns)}: {_text(step.finding.remedy or step.finding.sentence)}</li>"
+        for step in summary.plan
     )
-    return f"<h2>What if</h2><table>{rows}</table>"
+    return f"<h2>The plan, mean step: {_text(summary.plan_words)}</h2><ol>{items}</ol>"
 
 
-def _findings(analysis: Analysis) -> str:
-    shown = [finding for finding in analysis.findings if finding.predicted_gain >= 0.01]  # noqa: PLR2004  a per cent
-    if not shown:
+def _predictions(summary: Summary) -> str:
+    rows = [
+        (item.change, f"{milliseconds(item.step_ns)} → {milliseconds(item.predicted_ns)}", f"{item.gain:.0%} less")
+        for item in summary.predictions
+    ]
+    return _table("What if", ("change", "step", "gain"), rows)
+
+
+def _scaling(summary: Summary) -> str:
+    found = summary.scaling
+    if found is None:
         return ""
-    items = "".join(_item(finding) for finding in shown)
+    sentence = f"{found.ranks} ranks do {found.speed_up:.2f} times the work of one (efficiency {found.efficiency:.0%})"
+    return f"<h2>Scaling</h2><p>{_text(sentence)}</p>"
+
+
+def _parts(summary: Summary) -> str:
+    rows = [
+        (part.label, milliseconds(part.mean_ns), f"{part.share:.1%}", milliseconds(part.median_ns))
+        for part in summary.shown_parts
+    ]
+    return _table("The mean step", ("", "mean", "share", "median step"), rows if summary.steps.mean_ns else [])
+
+
+def _blame(summary: Summary) -> str:
+    rows = [
+        (f"rank {row.rank}", row.track, row.category, row.name, row.why, milliseconds(row.mean_ns), f"{row.share:.1%}")
+        for row in summary.blame
+    ]
+    return _table("Where the step goes", ("", "track", "category", "name", "why", "mean", "share"), rows)
+
+
+def _findings(summary: Summary) -> str:
+    if not summary.shown_findings:
+        return ""
+    items = "".join(_item(finding) for finding in summary.shown_findings)
     return f'<h2>Findings, by expected gain</h2><ol class="findings">{items}</ol>'
 
 
@@ -148,13 +185,13 @@ def _item(finding: Finding) -> str:
     evidence = html.escape(json.dumps(finding.evidence, indent=2))
     return (
         f'<li><span class="gain">{finding.predicted_gain:.0%}</span> '
-        f'<span class="soft">[{low:.0%} to {high:.0%}] {_text(finding.class_)}: {_text(finding.cause)}</span><br>'
+        f'<span class="soft">[{low:.0%} to {high:.0%}] {_text(title_of(finding))}</span><br>'
         f"{_text(finding.sentence)}<br>→ {_text(finding.remedy)}"
         f'<details><summary class="soft">evidence</summary><pre>{evidence}</pre></details></li>'
     )
 
 
-def _notes(analysis: Analysis) -> str:
-    if not analysis.notes:
+def _notes(summary: Summary) -> str:
+    if not summary.notes:
         return ""
-    return '<p class="soft">' + "<br>".join(f"Note: {_text(note)}." for note in analysis.notes) + "</p>"
+    return '<p class="soft">' + "<br>".join(f"Note: {_text(note)}." for note in summary.notes) + "</p>"

@@ -1,18 +1,15 @@
-"""The report as Markdown, short enough for a comment on a change."""
+"""The report as Markdown, short enough for a comment on a change.  Draws a `Summary` and computes nothing."""
 
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Iterator
+from typing import Final
 
 from ...timeline.commands import clean
-from ..analysis import Analysis
-from ..model.breakdown import PARTS
 from ..model.words import milliseconds
-from ..predict.what_if import Prediction
-from .report import step_durations, typical_step
+from .summary import Summary, describe_steps, title_of
 
-#: Findings that are listed.
-_MOST_FINDINGS = 5
+#: Rows that are listed.
+_MAX_FINDINGS: Final = 5
+_MAX_BLAMED: Final = 5
 
 
 def escape(text: str) -> str:
@@ -23,40 +20,69 @@ def escape(text: str) -> str:
     return escaped
 
 
-def to_markdown(analysis: Analysis, predictions: Sequence[Prediction] = ()) -> str:
-    """The verdict, the parts of the median step, the findings and what was predicted."""
-    meta, verdict, durations = analysis.trace.meta, analysis.verdict, step_durations(analysis)
-    title = verdict.class_ if verdict.class_ == "healthy" else f"{verdict.class_}: {verdict.cause}"
-    lines = [f"### {escape(title)}", "", escape(verdict.sentence)]
+def to_markdown(summary: Summary) -> str:
+    """The verdict, the plan, the parts of the step, the findings and what was predicted."""
+    blocks = (_verdict, _plan, _steps, _blame, _predictions, _scaling, _findings, _notes)
+    return "\n\n".join("\n".join(lines) for block in blocks if (lines := list(block(summary)))) + "\n"
+
+
+def _verdict(summary: Summary) -> Iterator[str]:
+    verdict = summary.verdict
+    yield from (f"### {escape(title_of(verdict))}", "", escape(verdict.sentence))
     if verdict.remedy:
-        lines += ["", f"**{escape(verdict.remedy)}**"]
+        yield from ("", f"**{escape(verdict.remedy)}**")
     if verdict.predicted_gain > 0:
-        lines[-1] += f" Expected: {verdict.predicted_gain:.0%} less time a step."
-    if len(durations):
-        median, p95 = float(np.median(durations)), float(np.quantile(durations, 0.95))
-        lines += [
-            "",
-            f"{len(durations)} steps of {milliseconds(median)} (p95 {milliseconds(p95)}), {len(meta.ranks)} ranks.",
-        ]
-        parts = typical_step(analysis)
-        total = max(sum(parts.values()), 1)
-        lines += ["", "| part of the median step | time | share |", "| --- | --- | --- |"]
-        lines += [
-            f"| {part} | {milliseconds(parts[part])} | {parts[part] / total:.1%} |" for part in PARTS if parts[part] > 0
-        ]
-    if predictions:
-        lines += ["", "| what if | step | gain |", "| --- | --- | --- |"]
-        lines += [
-            f"| {escape(item.change)} | {milliseconds(item.step_ns)} → {milliseconds(item.predicted_ns)} | {item.gain:.0%} |"
-            for item in predictions
-        ]
-    shown = [finding for finding in analysis.findings if finding.predicted_gain >= 0.01][:_MOST_FINDINGS]  # noqa: PLR2004  a per cent
+        yield f"Expected: {verdict.predicted_gain:.0%} less time a step."
+
+
+def _plan(summary: Summary) -> Iterator[str]:
+    if summary.plan:
+        yield from (f"The plan, mean step: **{summary.plan_words}**", "")
+    for number, step in enumerate(summary.plan, start=1):
+        yield f"{number}. {milliseconds(step.step_ns)}: {escape(step.finding.remedy or step.finding.sentence)}"
+
+
+def _steps(summary: Summary) -> Iterator[str]:
+    if not summary.steps.count:
+        return
+    yield from (f"{describe_steps(summary.steps)}; {summary.ranks_of} ranks.", "")
+    yield from ("| part of the step | mean | share | median step |", "| --- | --- | --- | --- |")
+    for part in summary.shown_parts:
+        times = f"{milliseconds(part.mean_ns)} | {part.share:.1%} | {milliseconds(part.median_ns)}"
+        yield f"| {escape(part.label)} | {times} |"
+
+
+def _blame(summary: Summary) -> Iterator[str]:
+    if summary.blame:
+        yield from ("| where the step goes | why | mean | share |", "| --- | --- | --- | --- |")
+    for row in summary.blame[:_MAX_BLAMED]:
+        who = escape(f"rank {row.rank} {row.track}: {row.category} {row.name}".rstrip())
+        yield f"| {who} | {escape(row.why)} | {milliseconds(row.mean_ns)} | {row.share:.1%} |"
+
+
+def _predictions(summary: Summary) -> Iterator[str]:
+    if summary.predictions:
+        yield from ("| what if | step | gain |", "| --- | --- | --- |")
+    for item in summary.predictions:
+        step = f"{milliseconds(item.step_ns)} → {milliseconds(item.predicted_ns)}"
+        yield f"| {escape(item.change)} | {step} | {item.gain:.0%} |"
+
+
+def _scaling(summary: Summary) -> Iterator[str]:
+    if summary.scaling is not None:
+        found = summary.scaling
+        yield f"Scaling: {found.ranks} ranks do {found.speed_up:.2f} times the work of one (efficiency {found.efficiency:.0%})."
+
+
+def _findings(summary: Summary) -> Iterator[str]:
+    shown = summary.shown_findings[:_MAX_FINDINGS]
     if shown:
-        lines += ["", "Findings, by expected gain:", ""]
-        lines += [
-            f"{number}. {finding.predicted_gain:.0%} {escape(finding.class_)}: {escape(finding.cause)}. "
-            f"{escape(finding.sentence)} {escape(finding.remedy)}"
-            for number, finding in enumerate(shown, start=1)
-        ]
-    lines += [""] + [f"- {escape(note)}" for note in analysis.notes] if analysis.notes else []
-    return "\n".join(lines) + "\n"
+        yield from ("Findings, by expected gain:", "")
+    for number, finding in enumerate(shown, start=1):
+        said = f"{escape(title_of(finding))}. {escape(finding.sentence)} {escape(finding.remedy)}"
+        yield f"{number}. {finding.predicted_gain:.0%} {said}"
+
+
+def _notes(summary: Summary) -> Iterator[str]:
+    for note in summary.notes:
+        yield f"- {escape(note)}"

@@ -2,24 +2,12 @@
 
 from typing import Final
 
+from ...timeline.palette import CATEGORY_COLOURS
 from ...timeline.vocabulary import Category
 from ..model.breakdown import IDLE, Breakdown
 
-#: The palette of categories, which stays apart for colour-blind eyes (Okabe and Ito), for 256-colour terminals.
-COLOURS: Final = {
-    str(Category.DATA): "#E69F00",
-    str(Category.H2D): "#F0E442",
-    str(Category.FORWARD): "#56B4E9",
-    str(Category.BACKWARD): "#0072B2",
-    str(Category.NEGOTIATE): "#CC79A7",
-    str(Category.QUEUE): "#B08BB0",
-    str(Category.FUSION): "#FFB37A",
-    str(Category.COLLECTIVE): "#D55E00",
-    str(Category.OPTIMIZER): "#009E73",
-    str(Category.CHECKPOINT): "#7F7F7F",
-    str(Category.OTHER): "#BBBBBB",
-    IDLE: "#888888",
-}
+#: By part; `idle` is none of the categories.
+COLOURS: Final = {**{str(category): colour for category, colour in CATEGORY_COLOURS.items()}, IDLE: "#888888"}
 LABELS: Final = {
     str(Category.DATA): "waiting for data",
     str(Category.H2D): "copy to device",

@@ -1,6 +1,6 @@
 """The machine-readable report, version 1 (`tl-analyze --json`).
 
-Other programs read it: keys may be added, none may change or go without a new version.
+Draws a `Summary`.  Other programs read it: keys may be added, none may change or go without a new version.
 """
 
 from typing import Any, Final
@@ -9,31 +9,51 @@ import numpy as np
 
 from ...timeline.vocabulary import Category
 from ..analysis import Analysis
+from ..compare.scaling import describe_scaling
 from ..findings import Finding
-from ..model.breakdown import PARTS, typical_parts
+from ..model.step_times import Row
+from ..predict.what_if import describe
+from .summary import Summary, summarize
 
 SCHEMA: Final = "tlkit.report/1"
 #: Durations of single steps that a report holds.
-MOST_DURATIONS: Final = 1000
+MAX_DURATIONS: Final = 1000
 
 
 def make_report(analysis: Analysis) -> dict[str, Any]:
+    """The report of an analysis as a JSON-able dictionary.  Times in ns, bandwidths in GB/s (10^9 bytes)."""
+    return to_report(summarize(analysis))
+
+
+def to_report(summary: Summary) -> dict[str, Any]:
     """The report as a JSON-able dictionary.  Times in ns, bandwidths in GB/s (10^9 bytes)."""
-    return {
+    report = {
         "schema": SCHEMA,
-        "source": _source(analysis),
-        "steps": _steps(analysis),
-        "breakdown": _breakdown(analysis),
-        "critical_path": _critical_path(analysis),
-        "collectives": _collectives(analysis),
-        "verdict": _finding(analysis.verdict, full=False),
-        "findings": [_finding(finding, full=True) for finding in analysis.findings],
-        "notes": list(analysis.notes),
+        "source": _source(summary),
+        "steps": _steps(summary),
+        "breakdown": {
+            "median_step_ns": {part.name: part.median_ns for part in summary.parts},
+            "mean_step_ns": {part.name: part.mean_ns for part in summary.parts},
+            "hidden_communication_ns": summary.hidden_median_ns,
+            "hidden_communication_mean_ns": summary.hidden_mean_ns,
+            "by_rank": {str(rank): parts for rank, parts in summary.by_rank_ns.items()},
+        },
+        "critical_path": _critical_path(summary),
+        "collectives": _collectives(summary),
+        "verdict": _finding(summary.verdict, full=False),
+        "findings": [_finding(finding, full=True) for finding in summary.findings],
+        "blame": _blame(summary),
+        "plan": [{**_finding(step.finding, full=False), "step_ns": round(step.step_ns)} for step in summary.plan],
+        "notes": list(summary.notes),
+        "what_if": [describe(prediction) for prediction in summary.predictions],
     }
+    if summary.scaling is not None:
+        report["scaling"] = describe_scaling(summary.scaling)
+    return report
 
 
-def _source(analysis: Analysis) -> dict[str, Any]:
-    meta = analysis.trace.meta
+def _source(summary: Summary) -> dict[str, Any]:
+    meta = summary.meta
     return {
         "files": list(meta.files),
         "format": meta.format,
@@ -47,86 +67,79 @@ def _source(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def step_durations(analysis: Analysis) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Duration of each analysed step: the median over ranks, in ns."""
-    durations = analysis.facts.steps.duration_ns
-    if not durations.size:
-        return np.empty(0, dtype=np.int64)
-    typical: np.ndarray[tuple[int], np.dtype[np.int64]] = np.rint(np.median(durations, axis=0)).astype(np.int64)
-    return typical
-
-
-def _steps(analysis: Analysis) -> dict[str, Any]:
-    durations, steps = step_durations(analysis), analysis.facts.steps
-    known = len(durations) > 0
+def _steps(summary: Summary) -> dict[str, Any]:
+    times = summary.steps
+    chosen = _chosen(times.count)
     return {
-        "count": len(durations),
-        "excluded": steps.excluded,
-        "median_ns": int(np.median(durations)) if known else 0,
-        "mean_ns": round(float(durations.mean())) if known else 0,
-        "p95_ns": int(np.quantile(durations, 0.95)) if known else 0,
-        "durations_ns": _thinned(durations),
-        "inferred": steps.inferred,
+        "count": times.count,
+        "excluded": summary.excluded,
+        "median_ns": times.median_ns,
+        "mean_ns": times.mean_ns,
+        "p95_ns": times.p95_ns,
+        "max_ns": times.max_ns,
+        "steps_per_second": round(times.steps_per_second, 6),
+        "durations_ns": times.durations_ns[chosen].tolist(),
+        "checkpoint_ns": times.checkpoint_ns[chosen].tolist(),
+        "inferred": summary.inferred,
     }
 
 
-def _thinned(durations: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
-    """The durations in order; of a long run evenly spaced ones."""
-    chosen = np.linspace(0, len(durations) - 1, min(len(durations), MOST_DURATIONS)).round().astype(int)
-    thinned: list[int] = durations[chosen].tolist()
-    return thinned
+def _chosen(count: int) -> Row:
+    """Rows of the steps that a report lists: all, or of a long run one out of each of MAX_DURATIONS equal stretches.
+
+    Which one of a stretch is drawn (the same in every report): at even distances stalls that come at regular intervals would be
+    in the sample always or never.
+    """
+    if count <= MAX_DURATIONS:
+        return np.arange(count, dtype=np.int64)
+    edges = np.linspace(0, count, MAX_DURATIONS + 1).astype(np.int64)
+    drawn: Row = np.random.default_rng(0).integers(edges[:-1], edges[1:])
+    return drawn
 
 
-def typical_step(analysis: Analysis, row: int | None = None) -> dict[str, int]:
-    """Parts of the median step, in ns, of all ranks together or of the rank in row `row`; they sum to that step."""
-    parts = analysis.facts.breakdown.parts_ns
-    durations = analysis.facts.steps.duration_ns
-    if not durations.size:
-        return dict.fromkeys(PARTS, 0)
-    if row is None:
-        return typical_parts(dict(parts), int(np.median(step_durations(analysis))))
-    return typical_parts({name: values[row] for name, values in parts.items()}, int(np.median(durations[row])))
-
-
-def _breakdown(analysis: Analysis) -> dict[str, Any]:
-    hidden = analysis.facts.breakdown.hidden_ns
-    return {
-        "median_step_ns": typical_step(analysis),
-        "hidden_communication_ns": int(np.median(hidden)) if hidden.size else 0,
-        "by_rank": {str(rank): typical_step(analysis, row) for row, rank in enumerate(analysis.facts.ranks)},
-    }
-
-
-def _critical_path(analysis: Analysis) -> list[dict[str, Any]]:
-    rows: list[dict[Any, Any]] = analysis.critical_path.to_dict("records")
+def _critical_path(summary: Summary) -> list[dict[str, Any]]:
     return [
         {
-            "rank": int(row["rank"]),
-            "part": str(row["part"]),
-            "mean_ns": round(row["mean_ns"]),
-            "share": round(float(row["share"]), 4),
-            "steps_ratio": round(float(row["steps_ratio"]), 4),
+            "rank": row.rank,
+            "part": row.part,
+            "mean_ns": round(row.mean_ns),
+            "share": round(row.share, 4),
+            "steps_ratio": round(row.steps_ratio, 4),
         }
-        for row in rows
+        for row in summary.path
     ]
 
 
-def _collectives(analysis: Analysis) -> list[dict[str, Any]]:
-    rows: list[dict[Any, Any]] = analysis.collectives.to_dict("records")
+def _collectives(summary: Summary) -> list[dict[str, Any]]:
     return [
         {
-            "kind": str(row["kind"]),
-            "bytes": int(row["bytes"]),
-            "count": int(row["count"]),
-            "median_ns": round(row["median_ns"]),
-            "wait_ns": round(row["wait_ns"]),
-            "transfer_ns": round(row["transfer_ns"]),
-            "algbw_gbps": round(float(row["algbw_gbps"]), 6),
-            "busbw_gbps": round(float(row["busbw_gbps"]), 6),
-            "process_set": int(row["process_set"]),
-            "tensors": round(float(row["tensors"]), 1),
+            "kind": row.kind,
+            "bytes": row.nbytes,
+            "count": row.count,
+            "median_ns": round(row.median_ns),
+            "wait_ns": round(row.wait_ns),
+            "transfer_ns": round(row.transfer_ns),
+            "algbw_gbps": round(row.algbw_gbps, 6),
+            "busbw_gbps": round(row.busbw_gbps, 6),
+            "process_set": row.process_set,
+            "tensors": round(row.tensors, 1),
         }
-        for row in rows
+        for row in summary.collectives
+    ]
+
+
+def _blame(summary: Summary) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": row.rank,
+            "track": row.track,
+            "category": row.category,
+            "name": row.name,
+            "why": row.why,
+            "mean_ns": round(row.mean_ns),
+            "share": round(row.share, 4),
+        }
+        for row in summary.blame
     ]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..analysis import Analysis
 from ..model.breakdown import EXPOSED, IDLE, PARTS
-from ..reports.report import step_durations
+from ..model.step_times import step_durations
 
 #: Steps that "now" means.
 _NEWEST: Final = 20
@@ -15,6 +15,7 @@ MOST_RANKS: Final = 1024
 
 _HELP: Final = {
     "tlkit_step_seconds": "Median step of the newest steps",
+    "tlkit_step_mean_seconds": "Mean step of the newest steps; its inverse is the throughput in steps a second",
     "tlkit_part_seconds": "Mean of a step's part over the newest steps, by rank",
     "tlkit_exposed_communication_ratio": "Share of the newest steps in which the training waits for communication",
     "tlkit_data_wait_ratio": "Share of the newest steps in which the training waits for data",
@@ -53,10 +54,11 @@ def to_prometheus(analyses: Mapping[str, Analysis]) -> str:
 
 def _samples(analysis: Analysis) -> Iterator[tuple[str, dict[str, object], float]]:
     facts = analysis.facts
-    durations = step_durations(analysis)
+    durations = step_durations(facts.steps)
     if len(durations):
         newest = slice(-_NEWEST, None)
         yield "tlkit_step_seconds", {}, float(np.median(durations[newest])) / 1e9
+        yield "tlkit_step_mean_seconds", {}, float(durations[newest].mean()) / 1e9
         steps = facts.breakdown.step_ns[:, newest].sum()
         exposed = sum(facts.part(part)[:, newest].sum() for part in EXPOSED if part != IDLE)
         yield "tlkit_exposed_communication_ratio", {}, float(exposed / max(steps, 1))

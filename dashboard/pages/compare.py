@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from ...collector.compare.runs import compare
+from dash import html
+
+from ...collector.compare.runs import Comparison, compare
+from ...collector.compare.series import Ratio
 from ...collector.model.words import milliseconds
 from ...timeline.commands import clean
 from ..components import card, empty, table
@@ -17,9 +20,6 @@ def layout(view: View) -> Any:
     if not (other.facts.steps.count and view.analysis.facts.steps.count):
         return empty("Compare", "One of the runs has no steps.")
     found = compare(other, view.analysis)
-    low, high = found.ratio_interval
-    sure = "more than chance" if found.significant else "within what chance makes"
-    word = "slower" if found.ratio > 1 else "faster"
     rows = [
         (
             change.name,
@@ -30,21 +30,8 @@ def layout(view: View) -> Any:
         for change in found.parts
     ]
     return [
-        card(
-            "The median step",
-            table(
-                ("", "before", "now", "change"),
-                [
-                    (
-                        "step",
-                        milliseconds(found.step.before_ns),
-                        milliseconds(found.step.after_ns),
-                        f"{abs(found.ratio - 1):.1%} {word}, {sure} (ratio {low:.3f} to {high:.3f})",
-                    )
-                ],
-            ),
-        ),
-        card("Its parts, largest change first", table(("part", "before", "now", "change"), rows)),
+        card("Steps", table(("", "before", "now", "change"), [*map(_row, found.ratios), _speed(found)])),
+        card("Parts of the mean step, largest change first", table(("part", "before", "now", "change"), rows)),
         card(
             "Findings",
             table(
@@ -55,4 +42,16 @@ def layout(view: View) -> Any:
                 ],
             ),
         ),
+        card("Notes", html.Ul([html.Li(clean(note)) for note in found.notes])) if found.notes else None,
     ]
+
+
+def _row(ratio: Ratio) -> tuple[str, ...]:
+    low, high = ratio.interval
+    sure = "more than chance" if ratio.is_significant else "within what chance makes"
+    change = f"{ratio.ratio - 1:+.1%}, {sure} (ratio {low:.3f} to {high:.3f})"
+    return ratio.name, milliseconds(ratio.before_ns), milliseconds(ratio.after_ns), change
+
+
+def _speed(found: Comparison) -> tuple[str, ...]:
+    return "steps/s", f"{found.before.steps_per_second:.3g}", f"{found.after.steps_per_second:.3g}", ""

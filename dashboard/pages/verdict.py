@@ -3,18 +3,14 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 from dash import dcc, html
 
-from ...collector.model.words import milliseconds
+from ...collector.model.step_times import step_times
 from ...collector.reports import figures
-from ...collector.reports.report import step_durations
+from ...collector.reports.summary import MIN_SHOWN_GAIN, describe_steps
 from ...timeline.commands import clean
 from ..components import card, finding_card, link, plot
 from . import View
-
-#: Findings that promise less are noise to a reader.
-LEAST_GAIN: Final = 0.01
 
 #: A slider that stands here changes nothing.
 AS_IT_IS: Final = 100
@@ -37,7 +33,7 @@ def layout(view: View) -> Any:
     """The page."""
     analysis = view.analysis
     verdict = analysis.verdict
-    shown = [finding for finding in analysis.findings if finding.predicted_gain >= LEAST_GAIN]
+    shown = [finding for finding in analysis.findings if finding.predicted_gain >= MIN_SHOWN_GAIN]
     style = "verdict healthy" if verdict.class_ == "healthy" else "verdict"
     title = verdict.class_ if verdict.class_ == "healthy" else f"{verdict.class_}: {verdict.cause}"
     guilty = verdict.ranks[0] if len(verdict.ranks) == 1 else None
@@ -77,11 +73,8 @@ def layout(view: View) -> Any:
 
 
 def _heading(view: View) -> str:
-    durations = step_durations(view.analysis)
-    median, p95 = float(np.median(durations)), float(np.quantile(durations, 0.95))
-    return (
-        f"The mean step of every rank ({len(durations)} steps, median {milliseconds(median)}, p95 {milliseconds(p95)})"
-    )
+    facts = view.analysis.facts
+    return f"The mean step of every rank ({describe_steps(step_times(facts.steps, facts.breakdown))})"
 
 
 def _what_if() -> Any:

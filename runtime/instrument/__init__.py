@@ -4,13 +4,23 @@ import logging
 from typing import Any
 
 from ...timeline import recorder
-from . import copies, data, device_time, functional_collectives, garbage, model, optimizer, torch_collectives
+from . import (
+    copies,
+    data,
+    device_time,
+    functional_collectives,
+    garbage,
+    model,
+    optimizer,
+    torch_collectives,
+    torch_messages,
+)
 from .optimizer import optimizer_span
 from .steps import tracker
 
 _log = logging.getLogger("tlkit.instrument")
 _PARTS = (data, model, optimizer, copies, device_time, garbage)
-_COLLECTIVES = (torch_collectives, functional_collectives)
+_COLLECTIVES = (torch_collectives, functional_collectives, torch_messages)
 _installed: list[Any] = []
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from ...timeline import recorder
 from ...timeline.vocabulary import SYNCHRONIZE, Category
+from ..calls import current_of_torch
 from .collective_spans import Collective, begin, here, reduction
 from .patching import Patches
 
@@ -76,7 +77,7 @@ def _recorded(original: Any, kind: str, functional: Any) -> Any:
         under_way = None
         if group is not None and tensors:
             op = reduction(given.get("reduceOp")) if "reduce" in kind else ""
-            under_way = begin(kind, tensors, group, op)
+            under_way = begin(kind, tensors, group, op, current_of_torch(kind, blocking=False))
         if under_way is None:
             return original(*args, **kwargs)
         with under_way.calling():
@@ -132,7 +133,10 @@ def _recorded_wait(original: Any) -> Any:
         under_way = None if address is None else _waited_for.pop(address, None)
         if under_way is None and not here.inside:  # waited for before
             return original(tensor)
-        opened = recorder.begin(Category.OTHER, SYNCHRONIZE) if recorder.is_training_thread() else None
+        opened = None
+        if recorder.is_training_thread():
+            args = None if under_way is None else under_way.wait_args()
+            opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=args)
         try:
             return original(tensor)
         finally:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ...timeline import recorder
-from ...timeline.vocabulary import GPU_CLOCK, GPU_THROTTLED
+from ...timeline.vocabulary import GPU_CLOCK, GPU_THROTTLED, HOST_CORES, HOST_CPU, PROCESS_CPU
 
 _log = logging.getLogger("tlkit.instrument")
 
@@ -81,7 +81,7 @@ def _process() -> Source | None:
         return None
 
     def sample(_: float) -> Iterator[Sample]:
-        yield "process cpu %", process.cpu_percent()
+        yield PROCESS_CPU, process.cpu_percent()
         yield "process memory bytes", process.memory_info().rss
 
     return sample
@@ -97,7 +97,8 @@ def _host() -> Source | None:
         return None
 
     def sample(elapsed_s: float) -> Iterator[Sample]:
-        yield "host cpu %", psutil.cpu_percent()
+        yield HOST_CPU, psutil.cpu_percent()
+        yield HOST_CORES, psutil.cpu_count() or 1
         yield "host memory used bytes", psutil.virtual_memory().used
         for key, now, fields in (
             ("net", psutil.net_io_counters(), _NETWORK),

@@ -23,7 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...timeline import recorder
 from ...timeline.vocabulary import MEMCPY_OUT, SYNCHRONIZE, Category, LaneKind
-from .collective_spans import Collective, begin, groups, here, reduction
+from ..calls import GRADIENT, current_of_torch, handing_on
+from .collective_spans import Message, UnderWay, begin, forget, groups, here, reduction
 from .model import at_backward_end
 from .patching import Patches
 
@@ -42,10 +43,15 @@ _FUNCTIONS: Final = {
     "broadcast": ("broadcast", "tensor"),
     "all_to_all": ("alltoall", "input_tensor_list"),
     "all_to_all_single": ("alltoall", "input"),
+    "reduce": ("reduce", "tensor"),
+    "gather": ("gather", "tensor"),
+    "scatter": ("scatter", "tensor"),
     "barrier": ("barrier", None),
     # Buffers that DDP sends from rank 0 before a forward pass.
     "_broadcast_coalesced": ("broadcast", 1),
 }
+#: Functions by which torch.distributed sends objects around; it calls them without looking them up in its package.
+_OF_OBJECTS: Final = ("all_gather", "broadcast", "gather", "scatter")
 #: These wait for their work in C++.
 _WAIT_INSIDE: Final = frozenset({"_broadcast_coalesced"})
 
@@ -54,9 +60,14 @@ def install() -> None:
     """Record the collectives of torch.distributed."""
     if not dist.is_available():
         return
+    inside = dist.distributed_c10d
     for name, (kind, payload) in _FUNCTIONS.items():
         if hasattr(dist, name):
-            _patches.replace(dist, name, _recorded(getattr(dist, name), kind, payload, waits=name in _WAIT_INSIDE))
+            original = getattr(dist, name)
+            recorded = _recorded(original, kind, payload, waits=name in _WAIT_INSIDE)
+            _patches.replace(dist, name, recorded)
+            if name in _OF_OBJECTS and getattr(inside, name, None) is original:
+                _patches.replace(inside, name, recorded)
     _patches.replace(dist.Work, "wait", _recorded_wait(dist.Work.wait))
     _patches.replace(
         DistributedDataParallel, "register_comm_hook", _with_end(DistributedDataParallel.register_comm_hook)
@@ -75,32 +86,39 @@ def install() -> None:
 def uninstall() -> None:
     """Put back what was there; DDP models keep their groups, which record nothing then."""
     _patches.restore()
-    groups.clear()
+    _Bucket.last = None
+    forget()
 
 
 def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: bool) -> Any:
     parameters = list(inspect.signature(original).parameters) if not isinstance(payload, int) else []
-    payload_at = parameters.index(payload) if isinstance(payload, str) and payload in parameters else payload
-    group_at = parameters.index("group") if "group" in parameters else 0
+    at: dict[str, int] = {name: parameters.index(name) for name in ("group", "op", "async_op") if name in parameters}
+    at.setdefault("group", 0)
+    if isinstance(payload, int):
+        at["payload"] = payload
+    elif payload in parameters:
+        at["payload"] = parameters.index(payload)
 
-    def argument(at: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args[at] if isinstance(at, int) and at < len(args) else kwargs.get(name)
+    def argument(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], keyword: str | None = None) -> Any:
+        place = at.get(name)
+        return args[place] if place is not None and place < len(args) else kwargs.get(keyword or name)
 
     @wraps(original)
     def recorded_collective(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or here.inside or not recorder.is_on():
             return original(*args, **kwargs)
-        group = argument(group_at, "group", args, kwargs)
+        group = argument("group", args, kwargs)
         if group is dist.GroupMember.NON_GROUP_MEMBER:
             return original(*args, **kwargs)
-        brought = argument(payload_at, str(payload), args, kwargs) if payload is not None else ()
+        brought = argument("payload", args, kwargs, str(payload)) if payload is not None else ()
         tensors = [brought] if isinstance(brought, torch.Tensor) else [t for t in brought or () if torch.is_tensor(t)]
-        op = kwargs.get("op", args[1] if kind == "allreduce" and len(args) > 1 else None) if "reduce" in kind else None
-        under_way = begin(kind, tensors, group, reduction(op) if "reduce" in kind else "")
+        op = reduction(argument("op", args, kwargs)) if "reduce" in kind else ""
+        call = current_of_torch(kind, blocking=not argument("async_op", args, kwargs))
+        under_way = begin(kind, tensors, group, op, call)
         if under_way is None:
             return original(*args, **kwargs)
         with under_way.calling():
-            opened = recorder.begin(Category.OTHER, SYNCHRONIZE) if waits else None
+            opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=under_way.wait_args()) if waits else None
             try:
                 work = original(*args, **kwargs)
             finally:
@@ -108,42 +126,79 @@ def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: boo
         if work is None or not hasattr(work, "get_future"):
             under_way.finished()
         else:
-            _finish_with(work, under_way)
+            remember(work, (under_way,))
         return work
 
     return recorded_collective
 
 
-def _finish_with(work: Any, under_way: Collective) -> None:
-    """Have a collective recorded when its work is done."""
+def remember(work: Any, under_way: Sequence[UnderWay]) -> None:
+    """Have what a work does recorded when it is done, and told of a wait for it."""
+    ends_with_wait = True
+    if all(not isinstance(each, Message) or each.knows_peer for each in under_way):
+        ends_with_wait = not _finish_with(work, under_way)
+    _works[work] = (under_way, ends_with_wait)
+
+
+def _finish_with(work: Any, under_way: Sequence[UnderWay]) -> bool:
+    """Have it recorded when its work is done; whether the work tells that."""
     try:
-        work.get_future().add_done_callback(under_way.finished)
+        future = work.get_future()
+        for each in under_way:
+            future.add_done_callback(each.finished)
     except Exception:
         # A backend whose work has no future: it is done, at the latest, when somebody has waited for it.
-        _waited_for[work] = under_way
+        return False
+    return True
 
 
-_waited_for: weakref.WeakKeyDictionary[Any, Collective] = weakref.WeakKeyDictionary()
+_works: weakref.WeakKeyDictionary[Any, tuple[Sequence[UnderWay], bool]] = weakref.WeakKeyDictionary()
+"""What is under way, and whether only a wait tells that it is over."""
 
 
 def _recorded_wait(original: Any) -> Any:
     def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not recorder.is_on() or not recorder.is_training_thread():
+        if not recorder.is_on():
             return original(self, *args, **kwargs)
-        opened = recorder.begin(Category.OTHER, SYNCHRONIZE)
+        under_way, ends_with_wait = _works.pop(self, _NOTHING)
+        opened = None
+        if recorder.is_training_thread():
+            waited_for = under_way[0] if under_way else here.under_way
+            args_of_wait = None if waited_for is None else waited_for.wait_args()
+            opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=args_of_wait)
         try:
             return original(self, *args, **kwargs)
         finally:
             recorder.end(opened)
-            under_way = _waited_for.pop(self, None)
-            if under_way is not None:
-                under_way.finished()
+            if ends_with_wait:
+                for each in under_way:
+                    _say_sender(each, self)
+                    each.finished()
 
     recorded_wait.__wrapped__ = original  # type: ignore[attr-defined]
     return recorded_wait
 
 
+_NOTHING: Final[tuple[Sequence[UnderWay], bool]] = ((), False)
+
+
+def _say_sender(under_way: UnderWay, work: Any) -> None:
+    """A receipt from whoever sends first: its work knows."""
+    if not isinstance(under_way, Message) or under_way.knows_peer:
+        return
+    try:
+        under_way.of(under_way.rank_of(work._source_rank()))  # noqa: SLF001  torch's own `recv` asks it, too
+    except Exception:  # it has not arrived
+        _log.debug("the sender of a message is unknown", exc_info=True)
+
+
 # DistributedDataParallel.
+
+
+class _Bucket:
+    """The last bucket that DDP has begun to reduce."""
+
+    last: UnderWay | None = None
 
 
 #: C++ keeps a group alive, but not the Python half of it, which records.
@@ -172,10 +227,11 @@ class _RecordedGroup(dist.ProcessGroup):
             return self._behind.allreduce(tensors, options)
         if recorder.is_training_thread():
             _wait_at_the_end()
-        under_way = begin("allreduce", tensors, self._behind, reduction(options.reduceOp), counted=False)
+        under_way = begin("allreduce", tensors, self._behind, reduction(options.reduceOp), GRADIENT, counted=False)
         work = self._behind.allreduce(tensors, options)
         if under_way is not None:
-            _finish_with(work, under_way)
+            _Bucket.last = under_way
+            _finish_with(work, (under_way,))
         return work
 
     def broadcast(self, tensors: Any, options: Any) -> Any:  # type: ignore[override]  # C++ calls this one of two
@@ -229,7 +285,8 @@ def _with_end(original: Any) -> Any:
     def register_comm_hook(self: Any, state: object, hook: Callable[..., Any]) -> Any:
         @wraps(hook)
         def hook_with_end(state: object, bucket: GradBucket) -> Any:
-            future = hook(state, bucket)
+            with handing_on(GRADIENT):
+                future = hook(state, bucket)
             if bucket.is_last() and recorder.is_training_thread():
                 _wait_at_the_end()
             return future
@@ -257,7 +314,8 @@ def _wait_from_here() -> None:
 
 def _waited(opened: recorder.OpenSpan) -> None:
     """The end of DDP's backward pass.  After the last bucket has arrived, gradients were copied out of the buckets."""
-    recorder.end(opened)
+    last, _Bucket.last = _Bucket.last, None
+    recorder.end(opened, None if last is None else last.wait_args())
     last_end_ns = max((group.last_end_ns for group in groups.values()), default=0)
     if last_end_ns > opened.start_ns and recorder.device() is None:
         end_ns = recorder.now_ns()

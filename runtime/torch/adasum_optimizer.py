@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .. import instrument
+from ..calls import calling
 from .operands import Adasum
 from .reductions import grouped_allreduce_async_
 from .submission import synchronize
@@ -65,7 +66,8 @@ class AdasumOptimizer(torch.optim.Optimizer):
                     compressed, context = self._compression.compress(parameter.detach() - start)
                     sent.append(compressed.contiguous())
                     contexts.append(context)
-            reduced = synchronize(grouped_allreduce_async_(sent, name="adasum.delta", op=Adasum))
+            with calling("gradient", located=False):
+                reduced = synchronize(grouped_allreduce_async_(sent, name="adasum.delta", op=Adasum))
             with torch.no_grad():
                 for parameter, start, delta, context in zip(parameters, starts, reduced, contexts, strict=True):
                     parameter.copy_(start + self._compression.decompress(delta, context))

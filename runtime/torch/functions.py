@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..calls import calling
 from ..process_sets import ProcessSet, global_process_set
 from .mpi_ops import allgather_async, broadcast_async_
 from .submission import synchronize, wait_for_all
@@ -42,9 +43,10 @@ def broadcast_parameters(
         ValueError: `params` is none of these.
     """
     started: list[tuple[int, torch.Tensor, torch.Tensor]] = []
-    for name, tensor in _named_tensors(params):
-        contiguous = tensor.detach().contiguous()
-        started.append((broadcast_async_(contiguous, root_rank, name, process_set), contiguous, tensor))
+    with calling("parameters"):
+        for name, tensor in _named_tensors(params):
+            contiguous = tensor.detach().contiguous()
+            started.append((broadcast_async_(contiguous, root_rank, name, process_set), contiguous, tensor))
     wait_for_all([handle for handle, _, _ in started])
     for handle, contiguous, tensor in started:
         synchronize(handle)
@@ -72,10 +74,11 @@ def broadcast_object(
     if is_root:
         payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
     length = torch.tensor([payload.numel()], dtype=torch.int64)
-    synchronize(broadcast_async_(length, root_rank, f"{name}.sz", process_set))
-    if not is_root:
-        payload = torch.empty(int(length.item()), dtype=torch.uint8)
-    synchronize(broadcast_async_(payload, root_rank, f"{name}.t", process_set))
+    with calling("object"):
+        synchronize(broadcast_async_(length, root_rank, f"{name}.sz", process_set))
+        if not is_root:
+            payload = torch.empty(int(length.item()), dtype=torch.uint8)
+        synchronize(broadcast_async_(payload, root_rank, f"{name}.t", process_set))
     return obj if is_root else pickle.load(io.BytesIO(payload.numpy().tobytes()))  # noqa: S301  see the docstring
 
 
@@ -84,8 +87,9 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     name = name or "object"
     payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
     length = torch.tensor([payload.numel()], dtype=torch.int64)
-    sizes = synchronize(allgather_async(length, f"{name}.sz", process_set)).tolist()
-    gathered = synchronize(allgather_async(payload, f"{name}.t", process_set))
+    with calling("object"):
+        sizes = synchronize(allgather_async(length, f"{name}.sz", process_set)).tolist()
+        gathered = synchronize(allgather_async(payload, f"{name}.t", process_set))
     return [
         pickle.loads(piece.numpy().tobytes())  # noqa: S301  see the docstring
         for piece in gathered.split(sizes)
@@ -128,6 +132,11 @@ def broadcast_optimizer_state(
     del model
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    with calling("parameters"):
+        _broadcast_state(optimizer, root_rank)
+
+
+def _broadcast_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
     is_root = global_process_set.rank() == root_rank
     state = optimizer.state_dict()
     tensors: list[torch.Tensor] = []

@@ -102,10 +102,16 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start to send `root_rank`'s tensor to all ranks, in place."""
+    return _start_broadcast(tensor, root_rank, name, process_set, waits=False)
+
+
+def _start_broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet, *, waits: bool
+) -> int:
     require_running()
     _check_root(root_rank, process_set)
     plain = tensor.detach()
-    return start_plain("broadcast", [plain], [plain], name, process_set, root=root_rank, result=tensor)
+    return start_plain("broadcast", [plain], [plain], name, process_set, root=root_rank, result=tensor, waits=waits)
 
 
 class _Broadcast(torch.autograd.Function):
@@ -114,7 +120,11 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
         ctx.root_rank, ctx.process_set = root_rank, process_set
-        return synchronize(broadcast_async(tensor, root_rank, name, process_set))
+        require_running()
+        _check_root(root_rank, process_set)
+        plain, output = tensor.detach(), torch.empty_like(tensor)
+        handle = start_plain("broadcast", [plain], [output], name, process_set, root=root_rank, waits=True)
+        return synchronize(handle)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -144,7 +154,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Overwrite `tensor` with `root_rank`'s, and return it."""
-    copied: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    copied: torch.Tensor = synchronize(_start_broadcast(tensor, root_rank, name, process_set, waits=True))
     return copied
 
 

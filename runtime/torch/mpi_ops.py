@@ -2,6 +2,7 @@
 
 import torch
 
+from ..calls import calling
 from ..process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
 from .basics import (
     add_process_set,
@@ -75,7 +76,8 @@ def join(device: int = -1) -> int:
     """
     running = require_running()
     running.join_device = torch.device("cpu") if device < 0 else torch.device("cuda", device)
-    last: int = agree("join", "join.noname")
+    with calling("join"):
+        last: int = agree("join", "join.noname")
     reset_after_join()
     return last
 
@@ -83,7 +85,8 @@ def join(device: int = -1) -> int:
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the process set are here."""
     nothing = torch.empty(0, dtype=torch.uint8)
-    synchronize(start_plain("barrier", [nothing], [nothing], None, process_set, waits=True))
+    with calling("barrier"):
+        synchronize(start_plain("barrier", [nothing], [nothing], None, process_set, waits=True))
 
 
 __all__ = [

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from ..calls import GRADIENT, handing_on
 from ..operations import ReduceOp
 from ..process_sets import ProcessSet
 from .buckets import Bucket, can_be_laid_out, lay_out
@@ -169,7 +170,8 @@ class Reduction:
             if self._sparse_as_dense:
                 return False
             parameter = bucket.parameters[place]
-            self._under_way[parameter] = self._start_sparse(parameter)
+            with handing_on(GRADIENT):
+                self._under_way[parameter] = self._start_sparse(parameter)
             return True
 
         bucket.launch(start_sparse)
@@ -177,10 +179,11 @@ class Reduction:
     def _start(self, parameter: torch.Tensor) -> None:
         """Start to reduce a gradient, or its group if it is the last of it."""
         group = self._group_of.get(parameter)
-        if group is None:
-            self._under_way[parameter] = self._start_single(parameter)
-        elif all(self._delay[member] == 0 for member in group):
-            self._start_group(group)
+        with handing_on(GRADIENT):
+            if group is None:
+                self._under_way[parameter] = self._start_single(parameter)
+            elif all(self._delay[member] == 0 for member in group):
+                self._start_group(group)
 
     def start_missing(self) -> None:
         """Start what backward did not reach: a parameter that was not used counts as zeros."""

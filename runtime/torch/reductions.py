@@ -131,12 +131,24 @@ def grouped_allreduce_async_(
     priority: int = 0,
 ) -> int:
     """Start to reduce several tensors, which become ready together, in place."""
-    plain = plain_tensors(tensors)
     resolved = resolve_op(op, average, process_set)
     scales = (prescale_factor, postscale_factor)
-    return start_reductions(
-        "allreduce", plain, plain, name, resolved, scales, process_set, priority=priority, result=tuple(tensors)
-    )
+    return _start_group(tensors, name, resolved, scales, process_set, priority=priority)
+
+
+def _start_group(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    op: ReduceOp,
+    scales: tuple[float, float],
+    process_set: ProcessSet,
+    *,
+    priority: int = 0,
+    waits: bool = False,
+) -> int:
+    plain = plain_tensors(tensors)
+    arguments = ("allreduce", plain, plain, name, op, scales, process_set)
+    return start_reductions(*arguments, priority=priority, waits=waits, result=tuple(tensors))
 
 
 class _GroupedAllreduce(torch.autograd.Function):
@@ -185,8 +197,10 @@ def grouped_allreduce_(
     """Reduce several tensors in place; they become ready together."""
     if not tensors:
         return ()
-    arguments = (average, name, op, prescale_factor, postscale_factor, process_set)
-    reduced: tuple[torch.Tensor, ...] = synchronize(grouped_allreduce_async_(tensors, *arguments))
+    resolved = resolve_op(op, average, process_set)
+    scales = (prescale_factor, postscale_factor)
+    handle = _start_group(tensors, name, resolved, scales, process_set, waits=True)
+    reduced: tuple[torch.Tensor, ...] = synchronize(handle)
     return reduced
 
 

@@ -12,6 +12,7 @@ import torch
 
 from ...timeline import recorder
 from .. import engine
+from ..calls import GRADIENT
 from ..control.messages import Request
 from ..dtypes import DTYPE_NAMES, REDUCIBLE
 from ..errors import NOT_INITIALIZED, HorovodInternalError
@@ -287,7 +288,7 @@ def start_plain(
 
 
 def submit_prepared(requests: Sequence[Request], tensors: Sequence[torch.Tensor]) -> Handle:
-    """Submit flat tensors to be reduced in place, with requests that were made before; returns their handle.
+    """Submit gradients, as flat tensors, to be reduced in place, with requests that were made before; returns their handle.
 
     They are said at once, since whoever has prepared them does not submit others soon.
     """
@@ -297,7 +298,7 @@ def submit_prepared(requests: Sequence[Request], tensors: Sequence[torch.Tensor]
         Entry(request, tensor, tensor, handle, now_ns) for request, tensor in zip(requests, tensors, strict=True)
     ]
     if entries:
-        require_running().submit(entries, hurry=True)
+        require_running().submit(entries, hurry=True, call=GRADIENT)
     return handle
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..calls import calling
 from ..process_sets import ProcessSet, global_process_set
 from .operands import Sum, apply
 from .reductions import grouped_allreduce_async_
@@ -25,9 +26,7 @@ class _Normalise(torch.autograd.Function):
         count = torch.full((1,), float(x.numel() // max(x.shape[1], 1)), dtype=wide.dtype, device=x.device)
         sums, squares = wide.sum(axes), (wide * wide).sum(axes)
         packed = torch.cat([count, sums, squares])
-        (packed,) = synchronize(
-            grouped_allreduce_async_([packed], name=f"{name}.forward", op=Sum, process_set=process_set)
-        )
+        packed = _summed(packed, f"{name}.forward", process_set)
         count, sums, squares = packed.split([1, x.shape[1], x.shape[1]])
         mean = sums / count
         variance = (squares / count - mean * mean).clamp_min_(0)
@@ -44,12 +43,17 @@ class _Normalise(torch.autograd.Function):
         y, scale, count = ctx.saved_tensors
         dy = gradients[0].to(y.dtype)
         packed = torch.cat([dy.sum(ctx.axes), (dy * y).sum(ctx.axes)])
-        (packed,) = synchronize(
-            grouped_allreduce_async_([packed], name=f"{ctx.name}.backward", op=Sum, process_set=ctx.process_set)
-        )
+        packed = _summed(packed, f"{ctx.name}.backward", ctx.process_set)
         sum_dy, sum_dy_y = (packed / count).split(scale.numel())
         dx = scale.view(ctx.view) * (dy - sum_dy.view(ctx.view) - y * sum_dy_y.view(ctx.view))
         return dx.to(ctx.dtype), None, None, None
+
+
+def _summed(packed: torch.Tensor, name: str, process_set: ProcessSet) -> Any:
+    """The sum over all ranks."""
+    with calling("norm", located=False):
+        (total,) = synchronize(grouped_allreduce_async_([packed], name=name, op=Sum, process_set=process_set))
+    return total
 
 
 class SyncBatchNorm(_BatchNorm):

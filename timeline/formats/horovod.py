@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..columns import TableBuilder
+from ..ending import OpenSpan, OpenTensor, RankEnd, make_end
 from ..errors import TraceError
 from ..json_events import MOST_US, Event, args_of, iterate_events, nanoseconds
 from ..source import Source
 from ..trace import (
-    ARRIVAL_COLUMNS,
-    COLLECTIVE_COLUMNS,
-    COUNTER_COLUMNS,
     SPAN_COLUMNS,
     STEP_COLUMNS,
-    TENSOR_COLUMNS,
     Clock,
     Trace,
     TraceMeta,
@@ -34,6 +31,7 @@ from ..vocabulary import (
     LaneKind,
 )
 from .base import Progress
+from .horovod_tables import Batch, Member, cycles_table, tables_of
 
 NAME: Final = "horovod"
 
@@ -60,37 +58,10 @@ class _Row:
     stack: list[tuple[str, int]] = field(default_factory=list)
     negotiation: tuple[int, int] = (-1, -1)
     ticks: dict[int, int] = field(default_factory=dict)
-    batch: "_Batch | None" = None
+    batch: "Batch | None" = None
     start_ns: int = -1
     end_ns: int = -1
     nbytes: int = -1
-
-
-@dataclass(slots=True)
-class _Member:
-    """A tensor of an executed collective."""
-
-    name: str
-    nbytes: int
-    submitted_ns: int
-    negotiated_ns: int
-    start_ns: int
-    end_ns: int
-
-
-@dataclass(slots=True)
-class _Batch:
-    """One executed collective under construction."""
-
-    kind: str
-    expected: int = 0
-    members: list[_Member] = field(default_factory=list)
-    ticks: dict[int, int] = field(default_factory=dict)
-    operation: tuple[int, int] = (-1, -1)
-    copies: dict[str, tuple[int, int]] = field(default_factory=dict)
-    algorithm: str = ""
-    dtype: str = ""
-    failed: bool = False
 
 
 def _category(name: str) -> Category:
@@ -130,11 +101,14 @@ class _Reader:
         self.ticks = 0
         self.epoch_unix_ns = 0
         self.first_ns = -1
-        self.cycles = 0
+        self.cycles: list[int] = []
+        """When Horovod's background thread began a cycle, where that is marked."""
+        self.open: list[tuple[_Row, str, int]] = []
+        """What the file leaves open: row, activity, begin."""
         self.spans = TableBuilder(SPAN_COLUMNS)
-        self.batches: list[_Batch] = []
+        self.batches: list[Batch] = []
         self._rows: dict[int | str, _Row] = {}
-        self._filling: _Batch | None = None
+        self._filling: Batch | None = None
         self._last_ns = 0
 
     def read(self, data: bytes) -> None:
@@ -151,8 +125,30 @@ class _Reader:
                 else:
                     handler(event)
         for row in self._rows.values():
+            self.open += [(row, name, start_ns) for name, start_ns in row.stack]
             self._close(row, self._last_ns)
             self._finish(row)
+
+    def end(self, first_ns: int) -> RankEnd:
+        """What rank 0 was about when the file ends.  Horovod has no mark for a clean end."""
+        waiting = [item for item in self.open if item[1].startswith(NEGOTIATE_PREFIX)]
+        return make_end(
+            is_closed=None,
+            open_spans=[
+                OpenSpan(lane=row.name, category=str(_category(name)), name=name, start_ns=max(start_ns - first_ns, 0))
+                for row, name, start_ns in self.open
+            ],
+            open_tensors=[
+                OpenTensor(
+                    name=row.name,
+                    kind=_TOP_LEVEL.get(name.removeprefix(NEGOTIATE_PREFIX), ""),
+                    submitted_ns=max(start_ns - first_ns, 0),
+                    is_negotiated=False,
+                    asked_by=tuple(sorted(row.ticks)),
+                )
+                for row, name, start_ns in waiting
+            ],
+        )
 
     def _close(self, row: _Row, at_ns: int) -> None:
         """End what is open on a row and has no end in the file."""
@@ -195,7 +191,7 @@ class _Reader:
             # A batch is a run of beginnings of one kind with nothing in between.
             batch = self._filling
             if batch is None or batch.kind != _TOP_LEVEL.get(event.name, ""):
-                batch = self._filling = _Batch(_TOP_LEVEL.get(event.name, ""), failed=event.name == "ERROR")
+                batch = self._filling = Batch(_TOP_LEVEL.get(event.name, ""), failed=event.name == "ERROR")
                 if not batch.failed:
                     self.batches.append(batch)
             batch.expected += 1
@@ -232,7 +228,7 @@ class _Reader:
             batch.dtype = str(args["dtype"])
         self._finish(row)
 
-    def _activity(self, batch: _Batch, name: str, start_ns: int, end_ns: int) -> None:
+    def _activity(self, batch: Batch, name: str, start_ns: int, end_ns: int) -> None:
         """All tensors of a batch repeat its activities; what counts is from the first begin to the last end."""
         category = _category(name)
         if category is Category.COLLECTIVE:
@@ -248,7 +244,7 @@ class _Reader:
         batch = row.batch
         if batch is not None and row.start_ns >= 0:
             end_ns = row.end_ns if row.end_ns >= 0 else self._last_ns
-            batch.members.append(_Member(row.name, row.nbytes, *row.negotiation, row.start_ns, end_ns))
+            batch.members.append(Member(row.name, row.nbytes, *row.negotiation, row.start_ns, end_ns))
             for rank, at_ns in row.ticks.items():
                 batch.ticks[rank] = max(batch.ticks.get(rank, -1), at_ns)
             row.negotiation, row.ticks, row.nbytes = (-1, -1), {}, -1
@@ -271,9 +267,9 @@ class _Reader:
             self.dropped["stray_tick"] += 1
 
     def _instant(self, event: Event) -> None:
-        self._at(event)
+        at_ns = self._at(event)
         if event.name == CYCLE_START:
-            self.cycles += 1
+            self.cycles.append(at_ns)
 
 
 def read(sources: Sequence[Source], progress: Progress) -> Trace:
@@ -297,7 +293,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     first_ns = max(reader.first_ns, 0)
     spans = reader.spans.finish()
     spans["start_ns"] -= first_ns
-    collectives, tensors, arrivals = _tables(reader.batches, first_ns)
+    collectives, tensors, arrivals = tables_of(reader.batches, first_ns)
     return Trace(
         meta=TraceMeta(
             format=NAME,
@@ -311,64 +307,15 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             known_categories=frozenset({Category.NEGOTIATE, Category.QUEUE, Category.FUSION, Category.COLLECTIVE}),
             notes=tuple(_notes(reader)),
             epoch_unix_ns=reader.epoch_unix_ns + first_ns if reader.epoch_unix_ns else 0,
+            ends={0: reader.end(first_ns)},
         ),
         spans=spans,
         collectives=collectives,
         tensors=tensors,
         arrivals=arrivals,
         steps=TableBuilder(STEP_COLUMNS).finish(),
-        counters=TableBuilder(COUNTER_COLUMNS).finish(),
+        counters=cycles_table(reader.cycles, first_ns),
     )
-
-
-def _tables(batches: Sequence[_Batch], first_ns: int) -> tuple:  # type: ignore[type-arg]
-    collectives = TableBuilder(COLLECTIVE_COLUMNS)
-    tensors = TableBuilder(TENSOR_COLUMNS)
-    arrivals = TableBuilder(ARRIVAL_COLUMNS)
-
-    def shifted(at_ns: int) -> int:
-        return at_ns - first_ns if at_ns >= 0 else -1
-
-    for seq, batch in enumerate(batches):
-        members = batch.members
-        if not members:
-            continue
-        start_ns = min(member.start_ns for member in members)
-        end_ns = max(member.end_ns for member in members)
-        first, last = batch.operation if batch.operation[0] >= 0 else (start_ns, end_ns)
-        sizes = [member.nbytes for member in members]
-        collectives.add(
-            0,
-            0,
-            seq,
-            batch.kind,
-            "",
-            batch.dtype,
-            batch.algorithm,
-            -1 if min(sizes) < 0 else sum(sizes),
-            len(members),
-            shifted(max(member.submitted_ns for member in members)),
-            shifted(max(member.negotiated_ns for member in members)),
-            shifted(first),
-            last - first,
-            sum(end - begin for begin, end in batch.copies.values()),
-        )
-        for member in members:
-            tensors.add(
-                0,
-                0,
-                seq,
-                member.name,
-                batch.kind,
-                member.nbytes,
-                shifted(member.submitted_ns),
-                shifted(member.negotiated_ns),
-                shifted(member.start_ns),
-                shifted(member.end_ns),
-            )
-        for rank, at_ns in sorted(batch.ticks.items()):
-            arrivals.add(0, seq, rank, shifted(at_ns))
-    return collectives.finish(), tensors.finish(), arrivals.finish()
 
 
 def _notes(reader: _Reader) -> list[str]:

@@ -194,6 +194,7 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
         is_communication=is_communication,
         category=numbers,
         launched_ns=launched.times,
+        launched_on=launched.threads,
     )
 
 

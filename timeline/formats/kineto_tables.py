@@ -13,6 +13,7 @@ from ..scanning import Events
 from ..source import Source
 from ..trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
 from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
+from .kineto_callers import Asked, find_callers
 
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 HOST_COLLECTIVE: Final = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(.*)")
@@ -36,6 +37,8 @@ _KINDS: Final = (
     ("reducescatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
     ("alltoall", re.compile(r"all_?to_?all", re.IGNORECASE)),
     ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
+    ("gather", re.compile(r"gather", re.IGNORECASE)),
+    ("scatter", re.compile(r"scatter", re.IGNORECASE)),
     ("barrier", re.compile(r"barrier", re.IGNORECASE)),
     ("reduce", re.compile(r"reduce", re.IGNORECASE)),
     ("sendrecv", re.compile(r"send|recv", re.IGNORECASE)),
@@ -65,6 +68,8 @@ class RankEvents:
     """Of `rows`, as numbers of `CATEGORIES`."""
     launched_ns: np.ndarray
     """Of `rows`: when the host handed out a device's work; -1 if unknown."""
+    launched_on: np.ndarray
+    """Of `rows`: the thread that did, as its number and its process's; -1 if unknown."""
 
 
 CATEGORIES: Final = tuple(str(category) for category in Category)
@@ -213,9 +218,24 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
                 "start_ns": events.start[rows] + shift,
                 "dur_ns": events.duration[rows],
                 "copy_ns": np.zeros(len(rows), np.int64),
+                "caller": _encoded(_callers(item, chosen, kinds)),
+                "blocking": np.full(len(rows), -1, np.int8),
+                "where": _encoded([""] * len(rows)),
             }
         )
     return assemble(COLLECTIVE_COLUMNS, parts)
+
+
+def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> list[str]:
+    """Who asked for each collective: a device's by its launch; the host's own run on threads of their own."""
+    events, host = item.events, item.rows[~item.is_device]
+    threads = events.thread[host].astype(np.int64) << 32 | events.process[host]
+    launched = item.launched_ns[chosen]
+    asked = Asked(
+        np.where(launched >= 0, launched, events.start[item.rows[chosen]]),
+        np.where(launched >= 0, item.launched_on[chosen], -1),
+    )
+    return find_callers(events, host, threads, asked, kinds)
 
 
 def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[str]:

@@ -75,6 +75,9 @@ def make_collectives(rows: list[tuple[int, str, int, int, int, int]]) -> pd.Data
             start,
             duration,
             0,
+            "",
+            -1,
+            "",
         )
         seq[rank] += 1
     return builder.finish()

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..args import FileArgs
 from ..columns import TableBuilder, Times, assemble
+from ..ending import RankEnd
 from ..errors import TraceError
 from ..scanning import scan_all
 from ..source import Source
@@ -17,6 +18,7 @@ from ..trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,
+    MESSAGE_COLUMNS,
     SPAN_COLUMNS,
     STEP_COLUMNS,
     TENSOR_COLUMNS,
@@ -76,7 +78,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         """On the run's clock, from its first event; -1 for what is unknown."""
         return np.where(times == UNKNOWN_NS, -1, align(times) - first_ns)
 
-    names = ("spans", "collectives", "tensors", "steps", "counters")
+    names = ("spans", "collectives", "tensors", "steps", "counters", "messages")
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     arrivals: dict[tuple[int, int, int], int] = {}
     first_args = 0
@@ -96,13 +98,21 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     for key, arrival_ns in sorted(arrivals.items()):
         arrival_table.add(*key, arrival_ns)
     return Trace(
-        meta=_meta(shards, first_ns),
+        meta=_meta(
+            shards,
+            first_ns,
+            {
+                shard.header.rank: shard.end(partial(finished, align=align))
+                for shard, align in zip(shards, aligned, strict=True)
+            },
+        ),
         spans=assemble(SPAN_COLUMNS, tables["spans"]),
         collectives=assemble(COLLECTIVE_COLUMNS, tables["collectives"]),
         tensors=assemble(TENSOR_COLUMNS, tables["tensors"]),
         arrivals=arrival_table.finish(),
         steps=assemble(STEP_COLUMNS, tables["steps"]),
         counters=assemble(COUNTER_COLUMNS, tables["counters"]),
+        messages=assemble(MESSAGE_COLUMNS, tables["messages"]),
         raw_args=FileArgs.of_events((shard.source, shard.events, shard.arg_rows) for shard in shards),
     )
 
@@ -144,7 +154,7 @@ def _rank_clock(shard: Shard) -> RankClock:
     return RankClock(offset_ns=shard.header.offset_ns, drift=drift, uncertainty_ns=shard.header.uncertainty_ns)
 
 
-def _meta(shards: Sequence[Shard], first_ns: int) -> TraceMeta:
+def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> TraceMeta:
     headers = [shard.header for shard in shards]
     ranks = tuple(sorted({header.rank for header in headers}))
     size = max(*(header.size for header in headers), len(ranks))
@@ -174,4 +184,5 @@ def _meta(shards: Sequence[Shard], first_ns: int) -> TraceMeta:
         largest_gradient=next((shard.largest_gradient for shard in shards if shard.largest_gradient), None),
         notes=tuple(notes),
         epoch_unix_ns=next((header.origin_unix_ns + first_ns for header in headers if header.rank == 0), 0),
+        ends=ends,
     )

@@ -16,8 +16,8 @@ from ..source import Source
 from ..vocabulary import COLLECTIVE_KINDS, NEGOTIATE_PREFIX
 
 #: Args that are kept while a shard is scanned.
-INTEGERS: Final = ("seq", "process_set", "bytes", "tensors", "step")
-TEXTS: Final = ("dtype", "algorithm", "op", "submitted", "negotiated", "arrivals", "ranks", "value")
+INTEGERS: Final = ("seq", "process_set", "bytes", "tensors", "step", "blocking", "peer", "tag")
+TEXTS: Final = ("dtype", "algorithm", "op", "submitted", "negotiated", "arrivals", "ranks", "value", "caller", "where")
 
 #: A time that the shard does not tell.
 UNKNOWN_NS: Final = int(np.iinfo(np.int64).min)
@@ -26,6 +26,8 @@ KIND_OF_NAME: Final = {kind.upper(): kind for kind in COLLECTIVE_KINDS}
 
 #: begin tensor, begin and end of negotiation, of the queue, of the collective, end of the tensor.
 _LIFE: Final = np.frombuffer(b"bbebebee", np.uint8)
+#: Characters of an error that are kept.
+MAX_ERROR: Final = 500
 _KNOWN_PHASES: Final = np.frombuffer(b"XbeBECMsftin", np.uint8)
 
 
@@ -72,6 +74,10 @@ class ShardEvents:
         self.source = source
         self.events = events
         self.header = Header()
+        self.is_closed = False
+        """Whether the runtime has closed the file."""
+        self.error = ""
+        """What ended the program, as the runtime saw it."""
         self.clock_readings: list[tuple[int, int]] = []
         """When the clock's offset was measured again, and what it was."""
         self.largest_gradient: tuple[str, int, int] | None = None
@@ -125,6 +131,7 @@ class ShardEvents:
                     self.largest_gradient = (str(args.get("largest", "")), nbytes, all_nbytes)
             else:
                 self.drop("lost_while_recording", integer(args.get("lost"), 0))
+                self.is_closed, self.error = True, str(args.get("error", ""))[:MAX_ERROR]
 
     # Lives of tensors.
 

@@ -1,10 +1,13 @@
 """The tables of one of our shards: spans, collectives, tensors, steps and counters of one rank, on its own clock."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
+from ..columns import Times
+from ..ending import OpenSpan, OpenTensor, RankEnd, make_end
 from ..scanning import Events
 from ..source import Source
 from ..vocabulary import (
@@ -12,6 +15,7 @@ from ..vocabulary import (
     LANE_TIDS,
     MEMCPY_IN,
     MEMCPY_OUT,
+    MESSAGE_DIRECTIONS,
     NEGOTIATE_PREFIX,
     QUEUE,
     STEP,
@@ -19,6 +23,7 @@ from ..vocabulary import (
     Category,
     LaneKind,
 )
+from .tlkit_calls import blocking_at, callers_at, make_messages
 from .tlkit_events import KIND_OF_NAME, UNKNOWN_NS, ShardEvents, integer
 
 Table = dict[str, Any]
@@ -54,7 +59,7 @@ class Shard(ShardEvents):
         self.counters = self._make_counters()
         self.tensors = self._make_tensors()
         self.spans = self._make_spans()
-        self.collectives = self._make_collectives()
+        self.collectives = self._make_communication()
 
     def _make_tensors(self) -> Table:
         events, lives = self.events, self.lives
@@ -87,6 +92,9 @@ class Shard(ShardEvents):
                 np.where(is_collective, events.start[lives[:, 5]], UNKNOWN_NS), [life["start_ns"] for life in others]
             ),
             "end_ns": both(events.start[lives[:, 7]], [life["end_ns"] for life in others]),
+            "caller": callers_at(
+                events.keys["caller"], np.append(lives[:, 0], np.array([life["row"] for life in others], np.int64))
+            ),
         }
 
     def _make_spans(self) -> Table:
@@ -171,6 +179,38 @@ class Shard(ShardEvents):
             "args_row": np.concatenate([args_row, np.full(extra, -1, np.int64)]),
         }
 
+    def end(self, finished: Callable[[Times], Times]) -> RankEnd:
+        """How the recording ends; `finished` brings times to the run's clock."""
+
+        def at(time_ns: int) -> int:
+            return int(finished(np.array([time_ns], np.int64))[0])
+
+        rows = np.array([begin for begin, end in self.edges if end < 0], np.int64)
+        lanes, numbers, _ = self._lanes(self.thread_of[self.events.thread[rows]])
+        categories = self.events.texts["category"]
+        return make_end(
+            is_closed=self.is_closed,
+            error=self.error,
+            open_spans=[
+                OpenSpan(
+                    lane=lanes[number],
+                    category=str(categories[self.events.category[row]]),
+                    name=self.names[self.events.name[row]],
+                    start_ns=at(int(self.events.start[row])),
+                )
+                for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
+            ],
+            open_tensors=[
+                OpenTensor(
+                    name=life["name"],
+                    kind=life["kind"],
+                    submitted_ns=at(life["submitted_ns"]),
+                    is_negotiated=life["negotiated_ns"] != UNKNOWN_NS,
+                )
+                for life in self.unfinished
+            ],
+        )
+
     def _odd_phases(self) -> list[tuple[str, str, int, int]]:
         """Phases of the lives that are not as usual: tensor, name, start and duration.
 
@@ -226,8 +266,8 @@ class Shard(ShardEvents):
             "value": np.array(values, np.float64),
         }
 
-    def _make_collectives(self) -> Table:
-        """One row for each executed collective, with what the spans inside it say."""
+    def _make_communication(self) -> Table:
+        """One row for each executed collective, with what the spans inside it say; messages become `self.messages`."""
         events, rows = self.events, self.complete
         closed = [begin for begin, end in self.edges if end >= 0]
         rows = np.concatenate([rows, np.array(closed, np.int64)])
@@ -239,7 +279,9 @@ class Shard(ShardEvents):
                 durations[begin] = max(int(events.start[end] - events.start[begin]), 0)
                 args_of[begin] = end if events.args_start[end] != -1 else begin
         is_batch = np.array([name in KIND_OF_NAME for name in self.names] or [False])[events.name[rows]]
-        batches, children = rows[is_batch], rows[~is_batch]
+        is_message = np.array([name in MESSAGE_DIRECTIONS for name in self.names] or [False])[events.name[rows]]
+        self.messages = self._make_messages(rows[is_message], durations, args_of)
+        batches, children = rows[is_batch], rows[~is_batch & ~is_message]
         children = children[np.argsort(events.start[children], kind="stable")]
         child_starts = events.start[children]
         first = np.searchsorted(child_starts, events.start[batches])
@@ -263,13 +305,9 @@ class Shard(ShardEvents):
             codes = [numbers.setdefault(found.text_of(row), len(numbers)) for row in keys]
             return np.array(codes, np.int32), list(numbers)
 
-        def number(key: str, default: int) -> np.ndarray:
-            return np.array([self.integer_of(key, row, default) for row in keys], np.int64)
-
-        def time(key: str) -> np.ndarray:
-            return np.array([_nanoseconds(events.keys[key].text_of(row)) for row in keys], np.int64)
-
+        number = self._numbers_at(keys)
         self._tell_arrivals(keys)
+        callers = callers_at(events.keys["caller"], args_of[batches])
         kinds = list(COLLECTIVE_KINDS)
         kind_of = np.array([kinds.index(KIND_OF_NAME.get(name, kinds[0])) for name in self.names] or [0], np.int8)
         return {
@@ -281,12 +319,29 @@ class Shard(ShardEvents):
             "algorithm": text("algorithm"),
             "nbytes": number("bytes", -1),
             "tensors": number("tensors", 1).astype(np.int32),
-            "submitted_ns": time("submitted"),
-            "negotiated_ns": time("negotiated"),
+            "submitted_ns": self._times_at("submitted", keys),
+            "negotiated_ns": self._times_at("negotiated", keys),
             "start_ns": starts,
             "dur_ns": lengths,
             "copy_ns": copies,
+            "caller": callers,
+            "blocking": blocking_at(callers[0], number("blocking", -1)),
+            "where": text("where"),
         }
+
+    def _make_messages(self, rows: np.ndarray, durations: np.ndarray, args_of: np.ndarray) -> Table:
+        names = [self.names[number] for number in self.events.name[rows].tolist()]
+        keys = args_of[rows].tolist()
+        submitted = self._times_at("submitted", keys)
+        return make_messages(names, self.events.start[rows], durations[rows], self._numbers_at(keys), submitted)
+
+    def _numbers_at(self, rows: list[int]) -> Callable[[str, int], np.ndarray]:
+        """Reads an integer out of the args of `rows`."""
+        return lambda key, default: np.array([self.integer_of(key, row, default) for row in rows], np.int64)
+
+    def _times_at(self, key: str, rows: list[int]) -> np.ndarray:
+        found = self.events.keys[key]
+        return np.array([_nanoseconds(found.text_of(row)) for row in rows], np.int64)
 
     def _tell_arrivals(self, keys: list[int]) -> None:
         """The first rank of a process set tells when each of its ranks arrived, in the order of the set's ranks."""

@@ -14,6 +14,7 @@ from tlkit.collector.commands.analyze import main
 from tlkit.collector.compare.baseline import check_change, read_baseline
 from tlkit.collector.model.breakdown import PARTS
 from tlkit.collector.reports.html import script_json, to_html
+from tlkit.collector.reports.summary import summarize
 from tlkit.timeline.errors import UsageError
 
 from .test_diagnosis import HEALTHY, changed, jittered
@@ -52,7 +53,7 @@ def test_html_is_one_file_that_asks_nobody(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     hostile = "</script><script>alert(1)</script>\u202e\x00"
     analysis = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))
-    text = to_html(analysis)
+    text = to_html(summarize(analysis), analysis)
     document = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
 
     assert "Rank 1 works" in document

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tests.traces import Parts, make_trace, uniform
 from tlkit.collector import analyze, make_report
+from tlkit.collector.reports.summary import summarize
 from tlkit.collector.reports.terminal import render
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -42,7 +43,7 @@ def test_reports_are_what_they_were(name: str, steps: list[list[Parts]]) -> None
     """A change of the text is a change of the golden file, seen by whoever reviews it."""
     analysis = analyze(make_trace(steps))
     stream = io.StringIO()
-    render(analysis, Console(file=stream, width=110, no_color=True, highlight=False))
+    render(summarize(analysis), Console(file=stream, width=110, color_system=None, highlight=False))
     printed = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
     assert printed == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")

@@ -254,7 +254,7 @@ def tensors_of(trace: Trace, described: list[tuple[str, int, float]]) -> Trace:
     for row in trace.steps.itertuples():
         for name, nbytes, at in described:
             asked = int(row.start_ns) + round(at * MS)
-            values = (row.rank, 0, row.step, name, "allreduce", nbytes, asked, asked, asked, asked)
+            values = (row.rank, 0, row.step, name, "allreduce", nbytes, asked, asked, asked, asked, "")
             for column, value in zip(TENSOR_COLUMNS, values, strict=True):
                 rows[column].append(value)
     return replace(trace, tensors=make_table(TENSOR_COLUMNS, rows))

@@ -1,0 +1,75 @@
+"""A case of the benchmark: a training with a fault, and what has to be said of it."""
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from recording import Job
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and what has to be found."""
+
+    name: str
+    fault: str
+    class_: str
+    causes: tuple[str, ...] = ()
+    """Any of them is right; empty for any."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that have to be named; empty for any."""
+    arguments: tuple[str, ...] = ()
+    """For both runs."""
+    faulty_only: tuple[str, ...] = ()
+    clean_only: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    """For the faulty run only."""
+    limit: str | None = None
+    """Two hosts; the arguments of `tc qdisc add` for the faulty run."""
+    ddp: str = ""
+    """DistributedDataParallel, and what records it: `profiler` or `instrument`."""
+    size: int = 2
+    also: tuple[str, ...] = ()
+    """Classes that are right, too, with any cause."""
+    has_load: bool = False
+    """Whether other programs keep the cores busy, in both runs."""
+    script: str = "train.py"
+
+    @property
+    def slug(self) -> str:
+        """The name as a folder's."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    def job(self, steps: int, *, is_faulty: bool) -> Job:
+        """The run with the fault, or the one without."""
+        fault = ("--fault", self.fault if is_faulty else "none") if self.script == "train.py" else ()
+        only = self.faulty_only if is_faulty else self.clean_only
+        return Job(
+            ranks=self.size,
+            recorder=self.ddp or "hvd",
+            script=self.script,
+            arguments=("--steps", str(steps), *fault, *self.arguments, *only),
+            environment=self.environment if is_faulty else {},
+            limit=self.limit if is_faulty or self.limit is None else "",
+            has_load=self.has_load,
+        )
+
+    def accepts(self, verdict: dict[str, Any]) -> bool:
+        """Whether a report's verdict is right."""
+        if verdict["class"] in self.also:
+            return True
+        return (
+            verdict["class"] == self.class_
+            and (not self.ranks or tuple(verdict["ranks"]) == self.ranks)
+            and (not self.causes or verdict["cause"] in self.causes)
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """What is kept beside the recorded runs."""
+        return asdict(self)
+
+
+def read_case(record: dict[str, Any]) -> Case:
+    """A case from what `as_json` kept."""
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    return Case(**values)

@@ -1,0 +1,256 @@
+"""The kinds of faults."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from .faults import ALWAYS, BURSTS, EVERY, GROWING, IN_TURN, WINDOW, Fault, Kind, PlanChange
+from .jobs import MAX_EVENTS, MIN_STEPS, Call, Job, Layer
+from .plan import Plan
+
+_ANY: Final = (ALWAYS, ALWAYS, EVERY, WINDOW, GROWING, IN_TURN, BURSTS)
+_LASTING: Final = (ALWAYS, ALWAYS, WINDOW, GROWING)
+#: Causes that say when, where a fault comes and goes on all ranks.
+_IN_TIME: Final = ("periodic-stalls", "outlier-steps", "slowing-down", "stalls")
+
+
+def _more_of(item: str) -> PlanChange:
+    def spoil(plan: Plan, fault: Fault) -> None:
+        amount = fault.amount_ns(plan.job) * fault.weights(plan.job, plan.noise)
+        plan.add(item, amount, is_blocked=fault.is_blocked)
+
+    return spoil
+
+
+def _slower_fetch(item: str) -> PlanChange:
+    def spoil(plan: Plan, fault: Fault) -> None:
+        job = plan.job
+        amount = fault.amount_ns(job)
+        if job.workers:  # they work side by side: batches must come too late
+            amount = job.workers * (job.work_ns + amount) - job.dataset_ns - job.collate_ns
+        plan.add(item, amount * fault.weights(job, plan.noise), is_blocked=fault.is_blocked)
+
+    return spoil
+
+
+def _starve(plan: Plan, fault: Fault) -> None:
+    amount = fault.amount_ns(plan.job) / plan.job.work_ns
+    plan.starved = plan.starved + amount * fault.weights(plan.job, plan.noise)
+
+
+def _uneven(plan: Plan, fault: Fault) -> None:
+    """Larger batches on some ranks; on all ranks, sizes by chance."""
+    shape = plan.shape
+    if fault.is_everywhere:
+        factor = plan.noise.factors("batches", shape, min(fault.share, 0.6))
+    else:
+        factor = 1 + fault.amount_ns(plan.job) / plan.job.work_ns * fault.weights(plan.job, plan.noise)
+    for item in ("forward", "backward", "dataset", "collate"):
+        plan.busy[item] = plan.busy[item] * factor
+    plan.elements = np.rint(plan.elements * factor).astype(np.int64)
+
+
+# Loaders.
+
+
+def _busy_workers(job: Job, fault: Fault) -> Job:
+    """Batches that take long, and workers enough for them."""
+    few = max(1, min(4, job.workers // 2))
+    fetch_ns = few * (job.work_ns + fault.amount_ns(job))
+    enough = int(np.ceil(fetch_ns / job.work_ns * 1.4)) + 1
+    return replace(job, workers=enough, dataset_ns=int(fetch_ns * 0.8), collate_ns=int(fetch_ns * 0.2))
+
+
+def _few_workers(job: Job, fault: Fault) -> Job:
+    few = (job.dataset_ns + job.collate_ns) / (job.work_ns + fault.amount_ns(job))
+    return replace(job, workers=max(1, round(few)))
+
+
+def _short_epochs(job: Job, fault: Fault) -> Job:
+    workers = job.workers or 2
+    fetch_ns = min(job.dataset_ns + job.collate_ns, job.work_ns * 0.1)
+    epoch_steps = max(4, min(12, job.steps // 4))
+    spawn_ns = int(fault.amount_ns(job) * epoch_steps / workers)
+    return replace(
+        job,
+        workers=workers,
+        persistent=True,
+        epoch_steps=epoch_steps,
+        spawn_ns=spawn_ns,
+        dataset_ns=int(fetch_ns * 0.8),
+        collate_ns=int(fetch_ns * 0.2),
+    )
+
+
+# Communication.
+
+
+def _many_layers(job: Job, fault: Fault) -> Job:
+    pieces = -(-30 // len(job.layers))
+    layers = tuple(
+        Layer(
+            f"{layer.name[:-7]}.{piece}.weight", max(4, layer.nbytes // pieces), layer.share / pieces, layer.is_partial
+        )
+        for layer in job.layers
+        for piece in range(pieces)
+    )
+    steps = int(np.clip(MAX_EVENTS / (job.ranks * (25 + 13 * len(layers))), MIN_STEPS, job.steps))
+    latency_ns = int((0.8 * job.backward_ns + fault.amount_ns(job)) / len(layers))
+    return replace(job, layers=layers, steps=steps, epoch_steps=steps, latency_ns=latency_ns)
+
+
+def _slow_wire(job: Job, fault: Fault) -> Job:
+    wire_ns = 0.8 * job.backward_ns + fault.amount_ns(job)
+    return replace(job, bytes_per_ns=min(job.bytes_per_ns, job.nbytes * job.ring_factor / wire_ns))
+
+
+def _nbytes_for(job: Job, wire_ns: float) -> int:
+    return max(4, int(wire_ns * job.bytes_per_ns / job.ring_factor) // 4 * 4)
+
+
+def _huge_layer(job: Job, fault: Fault) -> Job:
+    place = len(job.layers) // 2
+    hidden_ns = job.backward_ns * sum(layer.share for layer in job.layers[:place])
+    layer = Layer("head.huge.weight", _nbytes_for(job, hidden_ns + fault.amount_ns(job)), 0.0)
+    return replace(job, layers=(*job.layers[:place], layer, *job.layers[place:]))
+
+
+def _embedding_at_output(job: Job, fault: Fault) -> Job:
+    wire_ns = min(fault.amount_ns(job), 0.8 * job.backward_ns)
+    return replace(job, layers=(*job.layers, Layer("embedding.weight", _nbytes_for(job, wire_ns), 0.0)))
+
+
+def _embedding_at_input(job: Job, fault: Fault) -> Job:
+    del fault
+    others = tuple(layer for layer in job.layers if layer.name != "embedding.weight")
+    late = tuple(layer for layer in job.layers if layer.name == "embedding.weight")
+    return replace(job, layers=(*late, *others))
+
+
+def _much_to_overlap(job: Job, fault: Fault) -> Job:
+    wire_ns = min(fault.amount_ns(job), 0.8 * job.backward_ns)
+    small = tuple(layer._replace(nbytes=max(4, layer.nbytes // 50)) for layer in job.layers[:1])
+    return replace(job, layers=(*small, *job.layers[1:]), bytes_per_ns=job.nbytes * job.ring_factor / wire_ns)
+
+
+def _call_ns(job: Job) -> float:
+    return 2 * job.message_ns + job.latency_ns + 60e3
+
+
+def _costly_calls(job: Job, fault: Fault) -> Job:
+    """Calls that cost enough for thirty of them to make the fault."""
+    lacking = fault.amount_ns(job) / 30 - _call_ns(job)
+    return replace(job, latency_ns=int(job.latency_ns + max(0.0, lacking)))
+
+
+def _metrics(job: Job, fault: Fault) -> Job:
+    count = int(np.clip(round(fault.amount_ns(job) / _call_ns(job)), 1, 30))
+    return replace(job, calls=(*job.calls, Call(tuple(f"metric.{number}" for number in range(count)), "allreduce", 4)))
+
+
+def _object(job: Job, fault: Fault) -> Job:
+    wire_ns = max(fault.amount_ns(job) - 2 * _call_ns(job), 1.0)
+    return replace(job, calls=(*job.calls, Call(("object.sz", "object.t"), "broadcast", _nbytes_for(job, wire_ns))))
+
+
+def _barriers(job: Job, fault: Fault) -> Job:
+    count = int(np.clip(round(fault.amount_ns(job) / _call_ns(job)), 1, 30))
+    return replace(job, calls=(*job.calls, Call(tuple(f"barrier.{number}" for number in range(count)), "barrier", 0)))
+
+
+_STRAGGLING: Final = {"somewhere": "straggler", "everywhere": "compute"}
+_COMMUNICATION: Final = {"everywhere": "communication", "needs_peers": True, "names_ranks": False}
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "slow-dataset": Kind(
+        everywhere="data", somewhere="data", causes=("slow-loader",), spoil_plan=_slower_fetch("dataset"),
+        patterns=_LASTING, may_block=True,
+    ),
+    "slow-collate": Kind(
+        everywhere="data", somewhere="data", causes=("slow-loader",), spoil_plan=_slower_fetch("collate"),
+        patterns=_LASTING, may_block=True,
+    ),
+    "few-workers": Kind(
+        everywhere="data", causes=("slow-loader", "few-workers"), prepare=_busy_workers, spoil_job=_few_workers,
+        max_share=0.6,
+    ),
+    "worker-start-up": Kind(
+        everywhere="data", causes=("worker-start-up",), prepare=_short_epochs,
+        spoil_job=lambda job, _: replace(job, persistent=False), max_share=0.6,
+    ),
+    "slow-forward": Kind(
+        **_STRAGGLING, causes=("slow-forward",), causes_everywhere=("blocked-forward", *_IN_TIME),
+        spoil_plan=_more_of("forward"), patterns=_ANY, may_block=True, needs_trace_of_time=True,
+    ),
+    "slow-backward": Kind(
+        **_STRAGGLING, causes=("slow-backward",), causes_everywhere=("blocked-backward", *_IN_TIME),
+        spoil_plan=_more_of("backward"), patterns=_ANY, may_block=True, needs_trace_of_time=True,
+    ),
+    "slow-optimizer": Kind(
+        **_STRAGGLING, causes=("slow-optimizer", "slow-optimizer-step"), causes_everywhere=_IN_TIME,
+        spoil_plan=_more_of("optimizer"), patterns=_ANY, may_block=True,
+    ),
+    "slow-loop": Kind(
+        **_STRAGGLING, causes=("slow-host-code", "host-code"), causes_everywhere=_IN_TIME,
+        spoil_plan=_more_of("loop"), patterns=_ANY, may_block=True,
+    ),
+    "checkpoints": Kind(
+        **_STRAGGLING, causes=("checkpoint-on-one-rank", "checkpoint-stall", "slow-checkpoint", "checkpoint"),
+        causes_everywhere=("periodic-stalls",), spoil_plan=_more_of("checkpoint"), patterns=(EVERY,), may_block=True,
+    ),
+    "validation": Kind(
+        everywhere="", somewhere="straggler", causes=("validation-on-one-rank", "slow-forward", "slow-host-code", "validation"),
+        spoil_plan=_more_of("validation"), patterns=(EVERY,),
+    ),
+    "garbage": Kind(
+        **_STRAGGLING, causes=("garbage-collection",), causes_everywhere=("periodic-stalls",),
+        spoil_plan=_more_of("garbage"), patterns=(EVERY, BURSTS, ALWAYS),
+    ),
+    "starved": Kind(
+        **_STRAGGLING, causes=("starved-of-cores", "slow-forward", "slow-backward"), causes_everywhere=_IN_TIME,
+        spoil_plan=_starve, patterns=(ALWAYS, WINDOW, BURSTS, BURSTS), max_share=0.6,
+    ),
+    "uneven-batches": Kind(
+        everywhere="straggler", somewhere="straggler", causes=("uneven-batches",), spoil_plan=_uneven, needs_peers=True,
+        patterns=(ALWAYS, ALWAYS, WINDOW, IN_TURN),
+    ),
+    "no-fusion": Kind(
+        **_COMMUNICATION, causes=("many-small-collectives",), prepare=_many_layers,
+        spoil_job=lambda job, _: replace(job, threshold_nbytes=0), max_share=0.6,
+    ),
+    "slow-link": Kind(
+        **_COMMUNICATION, causes=("slow-link", "bandwidth-bound", "exposed-communication"), spoil_job=_slow_wire,
+    ),
+    "high-latency": Kind(
+        **_COMMUNICATION, causes=("slow-link", "high-latency", "many-small-collectives", "exposed-communication"),
+        spoil_job=lambda job, fault: replace(job, latency_ns=job.latency_ns + int(fault.amount_ns(job))),
+    ),
+    "slow-negotiation": Kind(
+        **_COMMUNICATION, causes=("slow-negotiation",),
+        spoil_job=lambda job, fault: replace(job, message_ns=job.message_ns + int(fault.amount_ns(job) / 2)),
+    ),
+    "huge-tensor": Kind(
+        **_COMMUNICATION, causes=("oversize-gradient", "late-gradients", "bandwidth-bound"), spoil_job=_huge_layer,
+    ),
+    "late-gradients": Kind(
+        **_COMMUNICATION, causes=("late-gradients", "oversize-gradient"), prepare=_embedding_at_output,
+        spoil_job=_embedding_at_input, max_share=0.4,
+    ),
+    "no-overlap": Kind(
+        **_COMMUNICATION, causes=("exposed-communication", "late-gradients", "no-overlap", "bandwidth-bound"),
+        prepare=_much_to_overlap, spoil_job=lambda job, _: replace(job, overlaps=False), max_share=0.4,
+    ),
+    "metrics": Kind(
+        **_COMMUNICATION, causes=("blocking-collectives", "blocking-allreduce", "many-small-collectives"),
+        prepare=_costly_calls, spoil_job=_metrics, max_share=0.5,
+    ),
+    "object-broadcast": Kind(
+        **_COMMUNICATION, causes=("blocking-collectives", "object-broadcast", "blocking-broadcast"), spoil_job=_object,
+    ),
+    "barriers": Kind(
+        **_COMMUNICATION, causes=("blocking-collectives", "barriers", "many-small-collectives"),
+        prepare=_costly_calls, spoil_job=_barriers, max_share=0.5,
+    ),
+}  # fmt: skip

@@ -1,0 +1,144 @@
+"""Whether a diagnosis is right about a case."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .cases import Case, Truth, class_of
+from .fault_kinds import KINDS
+from .faults import Fault
+
+#: A finding that promises no more is none.
+WORTH_GAIN: Final = 0.05
+#: Between these gains a run may be called healthy or not.
+GREY_GAINS: Final = (0.03, 0.07)
+#: Of two faults whose gains differ by no more, either may come first.
+EQUAL_GAINS: Final = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A finding of the diagnosis, by what it shows to anybody."""
+
+    class_: str
+    cause: str
+    ranks: tuple[int, ...]
+    gain: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Of one case."""
+
+    seed: int
+    kind: str
+    """Kinds of its faults, or "healthy"."""
+    format: str
+    expected: str
+    found: str
+    is_right: bool
+    class_right: bool
+    ranks_right: bool
+    cause_right: bool
+    gain: float
+    """True one, of the fault that was found."""
+    promised: float
+    is_healthy: bool
+    """By the truth."""
+
+    @property
+    def gain_error(self) -> float:
+        """In points."""
+        return 100 * abs(self.promised - self.gain)
+
+
+def plain_cause(cause: str) -> str:
+    """A cause without the words for when and where.
+
+    >>> plain_cause("periodic-slow-forward"), plain_cause("slow-loader-on-some-ranks")
+    ('slow-forward', 'slow-loader')
+    """
+    return cause.removeprefix("periodic-").removesuffix("-on-some-ranks")
+
+
+def _fits(found: Found, fault: Fault, ranks: int) -> tuple[bool, bool, bool]:
+    """Class, ranks, cause."""
+    kind = KINDS[fault.kind]
+    everyone = set(range(ranks))
+    named = set(found.ranks) or everyone
+    is_random = fault.kind == "uneven-batches" and fault.is_everywhere
+    ranks_right = not kind.names_ranks or is_random or named == set(fault.ranks)
+    causes = {*kind.causes, *(kind.causes_everywhere if fault.is_everywhere else ())}
+    return found.class_ == class_of(fault), ranks_right, found.cause in causes or plain_cause(found.cause) in causes
+
+
+def _candidates(truth: Truth) -> list[int]:
+    """Faults that may be named first."""
+    most = max(truth.gains)
+    return [number for number, gain in enumerate(truth.gains) if gain >= most - EQUAL_GAINS]
+
+
+def judge(case: Case, findings: Sequence[Found], file_format: str) -> Verdict:
+    """Compare the top finding with the truth.
+
+    Args:
+        findings: largest gain first; healthy and unknown are no findings.
+    """
+    truth = case.truth
+    top = next((found for found in findings if found.gain > WORTH_GAIN), None)
+    said = "healthy" if top is None else f"{top.class_}: {top.cause} {_short(top.ranks)} {top.gain:.0%}"
+    expected = "; ".join(
+        f"{class_of(fault)}: {fault.describe()} = {gain:.1%}"
+        for fault, gain in zip(truth.faults, truth.gains, strict=True)
+    )
+    if len(truth.faults) > 1:
+        expected += f"; both {truth.gain:.1%}"
+    # A fault that hides behind another one gains nothing alone.
+    most = max([*truth.gains, truth.gain], default=0.0)
+    is_healthy = most < GREY_GAINS[0]
+    fits, gain = (False, False, False), most
+    if top is not None and truth.faults:
+        fits, gain = _best_fit(top, truth, case.job.ranks)
+    if top is None:
+        fits = (most <= GREY_GAINS[1],) * 3
+    is_right = all(fits)
+    return Verdict(
+        seed=case.seed,
+        kind=" + ".join(fault.kind for fault in truth.faults) or "healthy",
+        format=file_format,
+        expected=expected or "healthy",
+        found=said,
+        is_right=is_right,
+        class_right=fits[0],
+        ranks_right=fits[0] and fits[1],
+        cause_right=fits[0] and fits[2],
+        gain=gain,
+        promised=top.gain if top is not None else 0.0,
+        is_healthy=is_healthy,
+    )
+
+
+def _best_fit(top: Found, truth: Truth, ranks: int) -> tuple[tuple[bool, bool, bool], float]:
+    """How well the finding fits the fault that it fits best, and that fault's gain."""
+    if max(truth.gains) < GREY_GAINS[0]:
+        if truth.gain <= GREY_GAINS[0]:
+            return (False, False, False), truth.gain
+        # Only both together gain: any of them is right, and so are both.
+        either = [_fits(top, fault, ranks) for fault in truth.faults]
+        union = {rank for fault in truth.faults for rank in fault.ranks}
+        is_class, is_cause = any(fit[0] for fit in either), any(fit[0] and fit[2] for fit in either)
+        return (is_class, not top.ranks or set(top.ranks) <= union, is_cause), truth.gain
+    fits = {number: _fits(top, truth.faults[number], ranks) for number in _candidates(truth)}
+    best = max(fits, key=lambda number: (sum(fits[number]), truth.gains[number]))
+    return fits[best], truth.gains[best]
+
+
+def _short(ranks: tuple[int, ...]) -> str:
+    return f"ranks {','.join(map(str, ranks[:6]))}{'…' if len(ranks) > 6 else ''}"
+
+
+def as_found(finding: Any) -> Found:
+    """What `tlkit.collector` found, as far as it is judged."""
+    return Found(
+        class_=finding.class_, cause=finding.cause, ranks=tuple(finding.ranks), gain=float(finding.predicted_gain)
+    )

@@ -1,0 +1,127 @@
+"""Writes a recording as our runtime writes it: a shard a rank (docs/timeline-format.md)."""
+
+from pathlib import Path
+from typing import Final
+
+from tlkit.timeline.shard_format import ShardClock, ShardFormat, ShardHeader, TensorLife
+
+from .jobs import Job
+from .noise import Noise
+from .recording import Executed, RankRecording, Recording
+
+COMMUNICATION: Final = 3
+_EPOCH_NS: Final = 1_790_000_000_000_000_000
+_ORIGIN_NS: Final = 58_858_000_395_956
+#: What happens before the first step: imports, the first broadcast.
+_START_NS: Final = 1_500_000_000
+
+_OPERATIONS: Final = {"allreduce": "GLOO_ALLREDUCE", "broadcast": "GLOO_BCAST", "barrier": "GLOO_BARRIER"}
+
+
+class _HostClocks:
+    """How the clocks of hosts differ, and how far their measured offsets are off; rank 0's is right."""
+
+    def __init__(self, job: Job, noise: Noise) -> None:
+        hosts = -(-job.ranks // job.ranks_per_host)
+        chance = noise.generator("clocks")
+        self._per_host = job.ranks_per_host
+        self.offsets_ns = [0, *chance.integers(-(10**15), 10**15, hosts - 1).tolist()]
+        self.errors_ns = [0, *chance.integers(-job.clock_error_ns, job.clock_error_ns + 1, hosts - 1).tolist()]
+        self.uncertainty_ns = job.clock_error_ns
+
+    def host_of(self, rank: int) -> int:
+        return rank // self._per_host
+
+    def shard_clock(self, rank: int) -> ShardClock:
+        host = self.host_of(rank)
+        offset_ns = self.offsets_ns[host]
+        return ShardClock(
+            origin_ns=_ORIGIN_NS - offset_ns,
+            origin_unix_ns=_EPOCH_NS,
+            offset_ns=offset_ns,
+            uncertainty_ns=self.uncertainty_ns if host else 0,
+            method="min-rtt" if host else "same-host",
+        )
+
+
+def write_shards(recording: Recording, job: Job, noise: Noise, folder: Path) -> None:
+    """One file a rank in `folder`."""
+    clocks = _HostClocks(job, noise)
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank, recorded in enumerate(recording.ranks):
+        host = clocks.host_of(rank)
+        header = ShardHeader(
+            run_id="simulated",
+            rank=rank,
+            size=job.ranks,
+            local_rank=rank % job.ranks_per_host,
+            host=f"host-{host}",
+            boot_id=f"boot-{host}",
+            process_id=4000 + rank,
+            device="cpu",
+            clock=clocks.shard_clock(rank),
+            versions={"tlkit": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
+        )
+        shift_ns = header.clock.origin_ns + _START_NS + clocks.errors_ns[host]
+        lines = _lines(ShardFormat(header), recorded, shift_ns, job.workers)
+        path = folder / ("t.json" if rank == 0 else f"t.rank{rank}.json")
+        events = sum(text.count("\n") for text in lines) + 1
+        path.write_text("".join(["[\n", *lines, ShardFormat(header).finish(events, 0)[:-2], "\n]\n"]), encoding="utf-8")
+
+
+def _lines(form: ShardFormat, recorded: RankRecording, shift_ns: int, workers: int) -> list[str]:
+    lines = form.head() + [form.worker_lane(worker) for worker in range(workers)]
+    for name, category, tid, start_ns, end_ns, args in recorded.spans:
+        lines.append(form.span(name, category, tid, start_ns + shift_ns, end_ns + shift_ns, args))
+    for name, at_ns, value in recorded.counters:
+        lines.append(form.counter(name, at_ns + shift_ns, value))
+    number = 0
+    for executed in recorded.executed:
+        lines += _collective(form, executed, shift_ns, number)
+        number += len(executed.carried)
+    return lines
+
+
+def _collective(form: ShardFormat, executed: Executed, shift_ns: int, number: int) -> list[str]:
+    """The spans of one collective, and the lives of its tensors."""
+    shift_us = (shift_ns - form._origin_ns) / 1e3  # noqa: SLF001  times in args are on the axis of `ts`
+    operation = executed.operation_ns[0] + shift_ns, executed.operation_ns[1] + shift_ns
+    start_ns, end_ns = executed.start_ns + shift_ns, executed.end_ns + shift_ns
+    args: dict[str, object] = {"seq": executed.seq, "process_set": executed.process_set}
+    if executed.process_set:
+        args["ranks"] = list(executed.ranks)
+    args |= {
+        "dtype": "float32",
+        "bytes": sum(carried.tensor.nbytes for carried in executed.carried),
+        "tensors": len(executed.carried),
+        "algorithm": "gloo",
+    }
+    if executed.kind == "allreduce":
+        args["op"] = "average"
+    args["submitted"] = round(max(carried.submitted_ns for carried in executed.carried) / 1e3 + shift_us, 3)
+    args["negotiated"] = round(executed.negotiated_ns / 1e3 + shift_us, 3)
+    if form._pid == executed.ranks[0]:  # noqa: SLF001
+        args["arrivals"] = [round(at_ns / 1e3 + shift_us, 3) for at_ns in executed.arrivals_ns]
+    lines = []
+    if start_ns < operation[0]:
+        lines.append(form.span("MEMCPY_IN_FUSION_BUFFER", "fusion", COMMUNICATION, start_ns, operation[0], None))
+    lines.append(form.span(_OPERATIONS[executed.kind], "collective", COMMUNICATION, *operation, None))
+    if operation[1] < end_ns:
+        lines.append(form.span("MEMCPY_OUT_FUSION_BUFFER", "fusion", COMMUNICATION, operation[1], end_ns, None))
+    lines.append(form.span(executed.kind.upper(), "collective", COMMUNICATION, start_ns, end_ns, args))
+    lives = [
+        TensorLife(
+            number + position,
+            carried.tensor.name,
+            executed.kind,
+            carried.tensor.nbytes,
+            "float32",
+            [carried.tensor.nbytes // 4],
+            carried.submitted_ns + shift_ns,
+            executed.kind == "allreduce",
+        )
+        for position, carried in enumerate(executed.carried)
+    ]
+    times = executed.negotiated_ns + shift_ns, start_ns, end_ns
+    lines.append(form.lives(lives, executed.process_set, executed.seq, times))
+    return lines

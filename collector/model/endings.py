@@ -1,0 +1,174 @@
+"""How each rank's recording ended, and who was waiting for whom when it did.
+
+A tensor waits for the ranks that have not asked for it.  A rank asks for a tensor while it has it under way in its own file,
+or is seen to by the coordinator.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+from ...timeline.ending import RankEnd
+from ...timeline.trace import Trace, by_rank
+from ...timeline.vocabulary import STEP, SYNCHRONIZE, Category, LaneKind
+
+#: Errors that say that another rank has failed.
+SECONDARY_ERRORS: Final = ("HorovodInternalError", "HostsUpdatedInterrupt", "DistBackendError")
+#: Lanes on which a rank's program shows what it is about.
+_PROGRAM_LANES: Final = (str(LaneKind.COMPUTE), str(LaneKind.DATA), str(LaneKind.HOST))
+
+_ACTIVITIES: Final = {
+    str(Category.DATA): "data loading",
+    str(Category.H2D): "a copy to the device",
+    str(Category.FORWARD): "forward",
+    str(Category.BACKWARD): "backward",
+    str(Category.OPTIMIZER): "the optimizer",
+    str(Category.CHECKPOINT): "a checkpoint",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankEnding:
+    """The end of one rank; times in ns of the run clock."""
+
+    rank: int
+    how: str
+    """`closed` by the program, `failed` with an error, `cut` (no end mark), `unknown` (the format has no mark)."""
+    error: str
+    last_ns: int
+    """End of the last span or tensor."""
+    alive_ns: int
+    """The last sign of life: counters are recorded also while nothing else happens."""
+    last_step: int
+    """Number of the last complete step, -1 if there are none."""
+    activity: str
+    """The last thing the program did, in words; "" if nothing is known."""
+    is_inside: bool
+    """Whether it was still at it."""
+    is_waiting: bool
+    """Whether it was waiting for other ranks."""
+
+    @property
+    def is_secondary(self) -> bool:
+        """Whether it failed because another rank had."""
+        return self.error.startswith(SECONDARY_ERRORS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """Tensors that the same ranks had asked for and the same others had not."""
+
+    tensor: str
+    """The first of them."""
+    count: int
+    by: tuple[int, ...]
+    missing: tuple[int, ...]
+    """Ranks that had not asked; () where it cannot be known."""
+    since_ns: int
+
+
+def find_endings(trace: Trace) -> tuple[RankEnding, ...]:
+    """The end of each recorded rank of which the format tells."""
+    spans, counters, steps = by_rank(trace.spans), by_rank(trace.counters), by_rank(trace.steps)
+    found = []
+    for rank in trace.meta.ranks:
+        end = trace.meta.ends.get(rank)
+        if end is None:
+            continue
+        own = spans.get(rank, trace.spans.iloc[:0])
+        last_ns = int((own["start_ns"] + own["dur_ns"]).max()) if len(own) else 0
+        last_ns = max([last_ns, *(tensor.submitted_ns for tensor in end.open_tensors)])
+        counted, marked = counters.get(rank), steps.get(rank)
+        activity, is_inside = _activity(own, end)
+        found.append(
+            RankEnding(
+                rank=rank,
+                how=_how(end),
+                error=end.error,
+                last_ns=last_ns,
+                alive_ns=max(last_ns, int(counted["ts_ns"].max()) if counted is not None else 0),
+                last_step=int(marked["step"].max()) if marked is not None else -1,
+                activity=activity,
+                is_inside=is_inside,
+                is_waiting=_is_waiting(end),
+            )
+        )
+    return tuple(found)
+
+
+def _how(end: RankEnd) -> str:
+    if end.is_closed is None:
+        return "unknown"
+    if not end.is_closed:
+        return "cut"
+    return "failed" if end.error else "closed"
+
+
+def _is_waiting(end: RankEnd) -> bool:
+    """Blocked until collectives are done, or about one of its own."""
+    return any(
+        span.name == SYNCHRONIZE or span.category in {Category.COLLECTIVE, Category.NEGOTIATE}
+        for span in end.open_spans
+    ) or any(not tensor.is_negotiated for tensor in end.open_tensors)
+
+
+def _activity(spans: pd.DataFrame, end: RankEnd) -> tuple[str, bool]:
+    """What the program did last, and whether it was still at it."""
+    inner = [span for span in end.open_spans if span.lane in _PROGRAM_LANES and span.name != STEP]
+    if inner:
+        return _named(inner[-1].category, inner[-1].name), True
+    own = spans[spans["lane_kind"].isin(_PROGRAM_LANES)]
+    if own.empty:
+        return "", False
+    ends_ns = (own["start_ns"] + own["dur_ns"]).to_numpy()
+    # Of those that end together the outermost counts, which begins first.
+    last = own[ends_ns == ends_ns.max()].sort_values("start_ns", kind="stable").iloc[0]
+    return _named(str(last["category"]), str(last["name"])), False
+
+
+def _named(category: str, name: str) -> str:
+    if name == SYNCHRONIZE:
+        return "waiting for its collectives"
+    return _ACTIVITIES.get(category, name)
+
+
+def find_waiting(trace: Trace) -> tuple[Waiting, ...]:
+    """Tensors under way that not all ranks had asked for, the longest wait first.
+
+    Ranks of which nothing was recorded are not counted as missing: nobody knows what they asked for, unless ticks tell.
+    """
+    ends = trace.meta.ends
+    asked: dict[str, set[int]] = {}
+    since: dict[str, int] = {}
+    told: dict[str, bool] = {}
+    for rank, end in ends.items():
+        for tensor in end.open_tensors:
+            if tensor.is_negotiated:
+                continue
+            asked.setdefault(tensor.name, set()).update({rank} if end.is_closed is not None else tensor.asked_by)
+            told[tensor.name] = end.is_closed is not None or bool(tensor.asked_by)
+            since[tensor.name] = min(since.get(tensor.name, tensor.submitted_ns), tensor.submitted_ns)
+    groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
+    for name, by in asked.items():
+        missing = _missing(trace, ends, by) if told[name] else ()
+        groups.setdefault((tuple(sorted(by)), missing), []).append(name)
+    found = [
+        Waiting(
+            tensor=min(names, key=since.__getitem__),
+            count=len(names),
+            by=by,
+            missing=missing,
+            since_ns=min(since[name] for name in names),
+        )
+        for (by, missing), names in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda item: item.since_ns))
+
+
+def _missing(trace: Trace, ends: Mapping[int, RankEnd], by: set[int]) -> tuple[int, ...]:
+    """Ranks that can be known not to have asked."""
+    of_one_file = all(end.is_closed is None for end in ends.values())
+    members: Sequence[int] = range(trace.meta.size) if of_one_file else trace.meta.ranks
+    return tuple(rank for rank in members if rank not in by)

@@ -1,0 +1,74 @@
+"""Who had the cores while the run trained: its own ranks, or other processes of the host."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from ...timeline.trace import Trace
+from ...timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU, STARVED_COUNTERS
+from .steps import Steps
+
+#: Other processes that take more of a host's cores than this disturb what is measured.
+MAX_OTHERS_RATIO: Final = 0.15
+#: A training thread that lacks a core for more than this share of the time is slowed down.
+MAX_STARVED_RATIO: Final = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostLoad:
+    """Shares of time over the analysed steps; None where it was not recorded."""
+
+    busy_ratio: float | None
+    """Of all cores of the busiest host."""
+    others_ratio: float | None
+    """Of all cores of that host, taken by processes that are not ranks (loader workers count as such)."""
+    starved_ratio: float | None
+    """Of the steps of the worst rank: ready to run, and without a core."""
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether it is worth a word."""
+        return (self.others_ratio or 0) > MAX_OTHERS_RATIO or (self.starved_ratio or 0) > MAX_STARVED_RATIO
+
+
+def find_host_load(trace: Trace, steps: Steps) -> HostLoad | None:
+    """Average the counters over the analysed steps; None if there are none."""
+    counters = trace.counters
+    if counters.empty or not steps.count:
+        return None
+    begin, end = int(steps.start_ns.min()), int(steps.end_ns.max())
+    counters = counters[(counters["ts_ns"] >= begin) & (counters["ts_ns"] <= end)]
+    starved = counters[counters["name"].isin(list(STARVED_COUNTERS.values()))]
+    starved_ratio = None
+    if len(starved):
+        lengths = (steps.end_ns[:, -1] - steps.start_ns[:, 0]).astype(np.float64)
+        lost = starved.groupby("rank", observed=True)["value"].sum().reindex(list(steps.ranks), fill_value=0.0)
+        starved_ratio = float((lost.to_numpy() / np.maximum(lengths, 1.0)).max())
+    means = counters.groupby(["name", "rank"], observed=True)["value"].mean()
+    busiest = max(_hosts(trace, means), default=None, key=lambda host: host[0])
+    if busiest is None and starved_ratio is None:
+        return None
+    busy, others = busiest or (None, None)
+    return HostLoad(busy_ratio=busy, others_ratio=others, starved_ratio=starved_ratio)
+
+
+def _hosts(trace: Trace, means: "pd.Series[float]") -> list[tuple[float, float | None]]:
+    """For each host that was metered the busy share of its cores, and that of others."""
+
+    def of(name: str, ranks: list[int]) -> list[float]:
+        return [float(means[name, rank]) for rank in ranks if (name, rank) in means.index]
+
+    by_host: dict[str, list[int]] = {}
+    for rank in trace.meta.ranks:
+        by_host.setdefault(trace.meta.hosts.get(rank, ""), []).append(rank)
+    found = []
+    for ranks in by_host.values():
+        busy, cores, own = of(HOST_CPU, ranks), of(HOST_CORES, ranks), of(PROCESS_CPU, ranks)
+        if not busy:
+            continue
+        ratio = busy[0] / 100
+        known = bool(cores) and len(own) == len(ranks) and trace.meta.size == len(trace.meta.ranks)
+        found.append((ratio, max(ratio - sum(own) / 100 / max(cores[0], 1), 0.0) if known else None))
+    return found

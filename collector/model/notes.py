@@ -1,0 +1,36 @@
+"""What a reader has to know to take the numbers for what they are, beside the trace's condition."""
+
+from .condition import Condition
+from .facts import Facts
+
+
+def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:
+    """Sentences without a full stop, in no special order."""
+    meta, steps = facts.trace.meta, facts.steps
+    notes = list(meta.notes)
+    if steps.excluded:
+        which = "the first step was" if steps.excluded == 1 else f"the first {steps.excluded} steps were"
+        notes.append(f"{which} left out as warm-up")
+    if steps.inferred and steps.count:
+        notes.append("this trace has no step marks: steps were inferred from tensors that come back")
+    if meta.size > 1 and facts.trace.collectives.empty:
+        notes.append(_no_collective(meta.runtime))
+    if not facts.breakdown.knows_compute and steps.count:
+        notes.append("how much of the communication is hidden behind computation cannot be known from this trace")
+    if condition.ending == "unknown" and condition.endings:
+        notes.append(
+            "this format has no mark for a clean end: whether the run went on after the last event cannot be known"
+        )
+    if meta.dropped:
+        counted = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(meta.dropped.items()))
+        notes.append(f"not everything in the files could be used: {counted}")
+    return tuple(notes)
+
+
+def _no_collective(runtime: str) -> str:
+    why = (
+        "they call none, or none of those that tlkit.instrument() sees, or the model was wrapped before it was called"
+        if runtime == "torch"
+        else "was the model wrapped in hvd.DistributedOptimizer?"
+    )
+    return f"no collective was found although the job has several ranks: {why}"

@@ -1,0 +1,357 @@
+"""What all reports show: every number, word and threshold once, computed from an analysis.
+
+The terminal, HTML, Markdown and JSON draw a `Summary`; they choose where and how, and compute nothing.  Thresholds of what is
+worth a line stand here.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from ...timeline.trace import TraceMeta
+from ...timeline.vocabulary import Category
+from ..analysis import Analysis
+from ..compare.scaling import Scaling, describe_limits
+from ..findings import Finding
+from ..model.breakdown import EXPOSED, PARTS
+from ..model.step_times import StepTimes, describe_skew, mean_step, median_step, median_step_of_rank, step_times
+from ..model.words import milliseconds
+from ..predict.what_if import Prediction
+from .palette import COLOURS, label_of
+
+#: A part of a step below this share has no bar.
+MIN_BAR_SHARE: Final = 0.01
+#: Findings that promise less are noise to a reader.
+MIN_SHOWN_GAIN: Final = 0.01
+#: Parts of the critical path worth a word, and when it goes without saying how often they are on it.
+MIN_PATH_SHARE: Final = 0.02
+ALWAYS_RATIO: Final = 0.95
+MAX_ON_PATH: Final = 6
+MAX_RANKS: Final = 16
+MAX_COLLECTIVES: Final = 12
+MAX_FILES: Final = 4
+
+#: Parts that the table of ranks shows one by one.
+RANK_PARTS: Final = tuple(
+    map(str, (Category.DATA, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER))
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A part of a step."""
+
+    name: str
+    label: str
+    colour: str
+    mean_ns: int
+    share: float
+    """Of the mean step."""
+    median_ns: int
+    """In the median step."""
+
+    @property
+    def has_bar(self) -> bool:
+        """Whether it is worth a bar."""
+        return self.share >= MIN_BAR_SHARE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankRow:
+    """A rank's mean step, ns."""
+
+    rank: int
+    parts_ns: dict[str, float]
+    """RANK_PARTS."""
+    own_work_ns: float
+    waits_ns: float
+    is_waited_for: bool
+    """Whether a finding says that the other ranks wait for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PathRow:
+    """A rank and part on the critical path."""
+
+    rank: int
+    part: str
+    mean_ns: float
+    share: float
+    steps_ratio: float
+
+    @property
+    def words(self) -> str:
+        """As a sentence lists it."""
+        now_and_then = f" (in {self.steps_ratio:.0%} of the steps)" if self.steps_ratio < ALWAYS_RATIO else ""
+        return f"rank {self.rank} {self.part} {self.share:.0%}{now_and_then}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveRow:
+    """Collectives of a kind and size, or of a class of sizes; times are medians in ns, bandwidths GB/s."""
+
+    kind: str
+    size: str
+    """In words."""
+    nbytes: int
+    count: int
+    median_ns: float
+    wait_ns: float
+    transfer_ns: float
+    algbw_gbps: float
+    busbw_gbps: float
+    process_set: int
+    tensors: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlameRow:
+    """Who is to blame for how much of the job's mean step."""
+
+    rank: int
+    track: str
+    category: str
+    name: str
+    why: str
+    mean_ns: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanStep:
+    """A step of the plan: what to change next, and how long a step takes then."""
+
+    finding: Finding
+    step_ns: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """A run as every report shows it."""
+
+    meta: TraceMeta
+    headline: str
+    files: str
+    """In words."""
+    steps: StepTimes
+    excluded: int
+    inferred: bool
+    parts: tuple[Part, ...]
+    """All parts of a step, in its order, also those that take no time."""
+    hidden_mean_ns: int
+    hidden_median_ns: int
+    """Communication behind computation, which is no part of the step."""
+    shows_hidden: bool
+    by_rank_ns: dict[int, dict[str, int]]
+    """By rank the parts of its median step."""
+    ranks: tuple[RankRow, ...]
+    """Empty where there is nothing to compare; the slowest if there are many."""
+    ranks_of: int
+    path: tuple[PathRow, ...]
+    collectives: tuple[CollectiveRow, ...]
+    collective_classes: tuple[CollectiveRow, ...]
+    """The same in so few rows that people read them."""
+    is_classed: bool
+    """Whether rows of `collective_classes` hold several sizes."""
+    verdict: Finding
+    findings: tuple[Finding, ...]
+    """Largest gain first."""
+    notes: tuple[str, ...]
+    predictions: tuple[Prediction, ...] = ()
+    scaling: Scaling | None = None
+    blame: tuple[BlameRow, ...] = ()
+    """Where the step goes: largest share first; shares sum to 1."""
+    plan: tuple[PlanStep, ...] = ()
+    """In the order in which to change things."""
+
+    @property
+    def shown_parts(self) -> tuple[Part, ...]:
+        """Parts that take time."""
+        return tuple(part for part in self.parts if part.mean_ns > 0 or part.median_ns > 0)
+
+    @property
+    def shown_findings(self) -> tuple[Finding, ...]:
+        """Findings that promise something."""
+        return tuple(finding for finding in self.findings if finding.predicted_gain >= MIN_SHOWN_GAIN)
+
+    @property
+    def shown_path(self) -> tuple[PathRow, ...]:
+        """The few rows that hold the steps."""
+        return tuple(row for row in self.path if row.share >= MIN_PATH_SHARE)[:MAX_ON_PATH]
+
+    @property
+    def plan_words(self) -> str:
+        """`112 ms → 61.0 ms → 48.0 ms`."""
+        return " → ".join(milliseconds(ns) for ns in (self.steps.mean_ns, *(step.step_ns for step in self.plan)))
+
+
+def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled: Scaling | None = None) -> Summary:
+    """All that a report shows of an analysis, of predictions, and of a comparison with one rank."""
+    facts, meta = analysis.facts, analysis.trace.meta
+    times = step_times(facts.steps, facts.breakdown)
+    hidden = facts.breakdown.hidden_ns
+    collectives = tuple(_collective(row) for row in analysis.collectives.to_dict("records"))
+    classes = _by_power_of_two(analysis.collectives) if len(collectives) > MAX_COLLECTIVES else collectives
+    notes = (*analysis.notes, describe_skew(times), None if scaled is None else describe_limits(scaled))
+    return Summary(
+        meta=meta,
+        headline=_headline(analysis, times),
+        files=", ".join(meta.files[:MAX_FILES]) + (", …" if len(meta.files) > MAX_FILES else ""),
+        steps=times,
+        excluded=facts.steps.excluded,
+        inferred=facts.steps.inferred,
+        parts=_parts(analysis, times),
+        hidden_mean_ns=round(float(hidden.mean())) if hidden.size else 0,
+        hidden_median_ns=int(np.median(hidden)) if hidden.size else 0,
+        shows_hidden=facts.breakdown.knows_compute and bool(hidden.any()),
+        by_rank_ns={
+            rank: median_step_of_rank(facts.steps, facts.breakdown, row) for row, rank in enumerate(facts.ranks)
+        },
+        ranks=_ranks(analysis),
+        ranks_of=len(facts.ranks),
+        path=_path(analysis),
+        collectives=collectives,
+        collective_classes=classes[:MAX_COLLECTIVES],
+        is_classed=len(collectives) > MAX_COLLECTIVES,
+        verdict=analysis.verdict,
+        findings=analysis.findings,
+        notes=tuple(note for note in notes if note is not None),
+        predictions=tuple(predictions),
+        scaling=scaled,
+    )
+
+
+def title_of(finding: Finding) -> str:
+    """Class and cause; a healthy run has no cause."""
+    return finding.class_ if finding.class_ == "healthy" else f"{finding.class_}: {finding.cause}"
+
+
+def describe_steps(times: StepTimes) -> str:
+    """How many steps of what length, in a clause."""
+    return (
+        f"{times.count} steps, mean {milliseconds(times.mean_ns)} ({times.steps_per_second:.3g} a second), "
+        f"median {milliseconds(times.median_ns)}, p95 {milliseconds(times.p95_ns)}"
+    )
+
+
+def _headline(analysis: Analysis, times: StepTimes) -> str:
+    meta, spans = analysis.trace.meta, analysis.trace.spans
+    ranks = f"{len(meta.ranks)} of {meta.size} ranks" if len(meta.ranks) != meta.size else f"{meta.size} ranks"
+    if meta.size < 2 and len(meta.ranks) == 1:  # noqa: PLR2004
+        ranks = "1 rank"
+    end_ns = int((spans["start_ns"] + spans["dur_ns"]).max()) if len(spans) else 0
+    pieces = [f"{meta.format} timeline", ranks, f"{end_ns / 1e9:.1f} s", f"{meta.events:,} events"]
+    if times.count:
+        pieces.append(describe_steps(times))
+    if meta.clock.uncertainty_ns:
+        pieces.append(f"clocks within {meta.clock.uncertainty_ns / 1e3:.0f} µs")
+    return ", ".join(pieces)
+
+
+def _parts(analysis: Analysis, times: StepTimes) -> tuple[Part, ...]:
+    breakdown = analysis.facts.breakdown
+    means, medians = mean_step(breakdown, times), median_step(breakdown, times)
+    return tuple(
+        Part(
+            name=part,
+            label=label_of(part, breakdown),
+            colour=COLOURS[part],
+            mean_ns=means[part],
+            share=means[part] / max(times.mean_ns, 1),
+            median_ns=medians[part],
+        )
+        for part in PARTS
+    )
+
+
+def _ranks(analysis: Analysis) -> tuple[RankRow, ...]:
+    breakdown = analysis.facts.breakdown
+    if len(breakdown.ranks) < 2 or not breakdown.knows_compute or not breakdown.step_ns.size:  # noqa: PLR2004
+        return ()
+    own = breakdown.own_work_ns.mean(axis=1)
+    waits = np.sum([breakdown.parts_ns[part] for part in EXPOSED], axis=0).mean(axis=1)
+    guilty = {rank for f in analysis.findings if f.class_ in {"straggler", "data"} for rank in f.ranks}
+    if len(guilty) == len(breakdown.ranks):  # everybody waits for everybody
+        guilty = set()
+    order = np.argsort(-own, kind="stable")[:MAX_RANKS] if len(own) > MAX_RANKS else np.arange(len(own))
+    return tuple(
+        RankRow(
+            rank=breakdown.ranks[row],
+            parts_ns={name: float(breakdown.parts_ns[name][row].mean()) for name in RANK_PARTS},
+            own_work_ns=float(own[row]),
+            waits_ns=float(waits[row]),
+            is_waited_for=breakdown.ranks[row] in guilty,
+        )
+        for row in order.tolist()
+    )
+
+
+def _path(analysis: Analysis) -> tuple[PathRow, ...]:
+    return tuple(
+        PathRow(
+            rank=int(row["rank"]),
+            part=str(row["part"]),
+            mean_ns=float(row["mean_ns"]),
+            share=float(row["share"]),
+            steps_ratio=float(row["steps_ratio"]),
+        )
+        for row in analysis.critical_path.to_dict("records")
+    )
+
+
+def _collective(row: dict[Hashable, Any]) -> CollectiveRow:
+    def number(name: str) -> float:
+        return float(row[name])
+
+    nbytes = int(number("bytes"))
+    return CollectiveRow(
+        kind=str(row["kind"]),
+        size=str(row.get("label") or bytes_words(nbytes)),
+        nbytes=nbytes,
+        count=int(number("count")),
+        median_ns=number("median_ns"),
+        wait_ns=number("wait_ns"),
+        transfer_ns=number("transfer_ns"),
+        algbw_gbps=number("algbw_gbps"),
+        busbw_gbps=number("busbw_gbps"),
+        process_set=int(number("process_set")),
+        tensors=number("tensors"),
+    )
+
+
+def _by_power_of_two(rows: pd.DataFrame) -> tuple[CollectiveRow, ...]:
+    """Few rows instead of one for every size; medians weighted by nothing but their number."""
+    size_class = np.where(rows["bytes"] > 0, np.floor(np.log2(rows["bytes"].clip(lower=1))), -1).astype(int)
+    grouped = rows.assign(size_class=size_class).groupby(["kind", "size_class"], observed=True)
+    medians = ("median_ns", "wait_ns", "transfer_ns", "algbw_gbps", "busbw_gbps", "tensors")
+    table = grouped.agg(
+        bytes=("bytes", "max"),
+        least=("bytes", "min"),
+        count=("count", "sum"),
+        total_ns=("total_ns", "sum"),
+        process_set=("process_set", "min"),
+        **{name: (name, "median") for name in medians},
+    ).reset_index()
+    table["label"] = [
+        bytes_words(low) if low == high else f"{bytes_words(low)} to {bytes_words(high)}"
+        for low, high in zip(table["least"], table["bytes"], strict=True)
+    ]
+    ordered = table.sort_values("total_ns", ascending=False, kind="stable")
+    return tuple(_collective(row) for row in ordered.to_dict("records"))
+
+
+def bytes_words(nbytes: int) -> str:
+    """A size for a table.
+
+    >>> bytes_words(4_000_000), bytes_words(-1)
+    ('3.8 MiB', 'unknown')
+    """
+    if nbytes < 0:
+        return "unknown"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} B"
