@@ -33,11 +33,8 @@ _TIMES: Final = {
     "arrivals": ("arrival_ns",),
     "steps": ("start_ns", "end_ns"),
     "counters": ("ts_ns",),
-<<<<<<< HEAD
-    "launches": ("start_ns", "launched_ns"),
-=======
     "messages": ("start_ns", "submitted_ns"),
->>>>>>> main
+    "launches": ("start_ns", "launched_ns"),
 }
 
 Array = np.ndarray

@@ -14,6 +14,7 @@ from ..source import Source
 from ..trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
 from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
 from .kineto_callers import Asked, find_callers
+from .kineto_launches import Launches, launches_of
 
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 HOST_COLLECTIVE: Final = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(.*)")
@@ -66,10 +67,7 @@ class RankEvents:
     is_communication: np.ndarray
     category: np.ndarray
     """Of `rows`, as numbers of `CATEGORIES`."""
-    launched_ns: np.ndarray
-    """Of `rows`: when the host handed out a device's work; -1 if unknown."""
-    launched_on: np.ndarray
-    """Of `rows`: the thread that did, as its number and its process's; -1 if unknown."""
+    launches: Launches
 
 
 CATEGORIES: Final = tuple(str(category) for category in Category)
@@ -143,6 +141,17 @@ def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
     return assemble(SPAN_COLUMNS, parts)
 
 
+def make_launches(ranks: Sequence[RankEvents], origin_ns: int) -> list[dict[str, Any]]:
+    """How the spans of devices were launched, by file."""
+    return [
+        launches_of(
+            item.rank, item.events, item.rows, item.launches, item.is_device, _lanes(item), item.base_ns - origin_ns
+        )
+        for item in ranks
+        if item.is_device.any()
+    ]
+
+
 def make_steps(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
     """The profiler's steps, as the host marked them."""
     parts: list[dict[str, Any]] = []
@@ -196,7 +205,7 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
         for group in np.unique(process_set):
             mine = process_set == group
             seq[mine] = np.arange(int(mine.sum()))
-        launched = item.launched_ns[chosen]
+        launched = item.launches.times[chosen]
         shift = item.base_ns - origin_ns
         algorithms = [
             "nccl" if on_device else name.partition(":")[0]
@@ -230,10 +239,10 @@ def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> list
     """Who asked for each collective: a device's by its launch; the host's own run on threads of their own."""
     events, host = item.events, item.rows[~item.is_device]
     threads = events.thread[host].astype(np.int64) << 32 | events.process[host]
-    launched = item.launched_ns[chosen]
+    launched = item.launches.times[chosen]
     asked = Asked(
         np.where(launched >= 0, launched, events.start[item.rows[chosen]]),
-        np.where(launched >= 0, item.launched_on[chosen], -1),
+        np.where(launched >= 0, item.launches.threads[chosen], -1),
     )
     return find_callers(events, host, threads, asked, kinds)
 
@@ -246,7 +255,7 @@ def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[s
     calls = calls[np.argsort(events.start[calls], kind="stable")]
     if not len(calls):
         return list(names)
-    launched = item.launched_ns[chosen]
+    launched = item.launches.times[chosen]
     position = np.searchsorted(events.start[calls], launched, side="right") - 1
     call = calls[np.maximum(position, 0)]
     told = (position >= 0) & (launched < events.start[call] + events.duration[call])
