@@ -15,14 +15,14 @@ from .gradients import BucketCopies, LateGradients, OversizeGradient
 from .host import Checkpoints, HostCode, IdleDevice, SlowCopies
 from .late_rank import LateRank
 from .run_level import SlowingDown, Stalls
-from .straggler import SlowRank
+from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
 from .uneven import UnevenBatches
 
 RULES: tuple[Rule, ...] = (
     SlowLoader(),
     WorkerStartUp(),
-    SlowRank(),
+    SlowRanks(),
     UnevenBatches(),
     LateRank(),
     SlowLink(),

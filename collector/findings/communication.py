@@ -7,20 +7,22 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import Category
+from ..facts import Facts, Outcome, Row
 from ..model.breakdown import IDLE
-from ..model.facts import Facts, Row
 from ..model.words import milliseconds, shorten
-from ..predict.gain import gain_of
-from ..predict.replay_old import MOVING, Replay, replay
+from ..predict.change import Change
 from .base import Finding, accumulation
 from .transport import fits_shared_memory, is_slow_link
 
 #: Below this share of the step communication is not worth a word.
-LEAST_RATIO: Final = 0.03
+MIN_RATIO: Final = 0.03
 #: A collective of up to this many bytes costs its latency, whatever its size.
 SMALL_NBYTES: Final = 64 * 1024
 #: What half-precision leaves of the bytes of a float32 gradient.
 HALF: Final = 0.5
+NO_COMMUNICATION: Final = Change(latency=0.0, transfer=0.0, contention=0.0)
+#: Parts of a step in which bytes move.
+MOVING: Final = (str(Category.COLLECTIVE), str(Category.FUSION))
 #: Above this bus bandwidth a processor spends more time on halving gradients than the wire saves.  Measured: the transformer
 #: sample on Gloo, one host, 0.9 GB/s: 70 ms a step, 90 ms with fp16 compression.
 WORTH_COMPRESSING_GBPS: Final = 0.3
@@ -31,27 +33,26 @@ class ExposedCommunication:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """The kinds of cost that are worth a change."""
-        without = replay(facts)
-        if facts.breakdown.knows_compute:
-            without.scale_communication(0)
-            moving = without.saved_ns
+        if facts.replay is not None:
+            moving = facts.outcome(NO_COMMUNICATION).saved_ns
+            asking = _asking(facts)
         else:
             moving = np.sum([facts.on_critical_rank(part) for part in MOVING], axis=0)
-        asking = _asking(facts)
+            asking = np.zeros(len(moving))
         step_ns = facts.mean_step_ns
         findings = []
-        if moving.mean() >= LEAST_RATIO * step_ns:
+        if moving.mean() >= MIN_RATIO * step_ns:
             findings += _moving_bytes(facts, moving)
-        if facts.breakdown.knows_compute and asking.mean() >= LEAST_RATIO * step_ns:
+        if asking.mean() >= MIN_RATIO * step_ns:
             recorded_torch = facts.trace.meta.runtime == "torch"
-            findings.append(_messages(facts, asking) if recorded_torch else _negotiation(facts, asking))
+            findings += _messages(facts, asking) if recorded_torch else _negotiation(facts, asking)
         return findings
 
 
 def _asking(facts: Facts) -> Row:
     """Time in which the critical rank waits for agreement or for its turn."""
     asking: Row = np.sum([facts.on_critical_rank(str(part)) for part in (Category.NEGOTIATE, Category.QUEUE)], axis=0)
-    if facts.breakdown.knows_compute and not facts.breakdown.on_device:
+    if not facts.breakdown.on_device:
         asking = asking + facts.on_critical_rank(IDLE)
     return asking
 
@@ -83,24 +84,22 @@ def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
     return findings
 
 
-def _gain(facts: Facts, moving_ns: Row, removed: float) -> tuple[float, tuple[float, float]]:
+def _without(facts: Facts, moving_ns: Row, removed: float) -> Outcome:
     """Of taking a share of all communication away."""
-    if not facts.breakdown.knows_compute:
-        return gain_of(moving_ns * removed, facts.mean_step_ns)
-    changed: Replay = replay(facts)
-    changed.scale_communication(1 - removed)
-    return gain_of(changed.saved_ns, facts.mean_step_ns)
+    change = Change(latency=1 - removed, transfer=1 - removed, contention=1 - removed)
+    return facts.outcome(change) if facts.replay is not None else facts.outcome_of(moving_ns * removed, change)
 
 
 def _of_unknown_size(facts: Facts, moving_ns: Row, table: pd.DataFrame, evidence: dict[str, Any]) -> Finding:
     """A profile without shapes: what it costs is known, and not what would help most."""
-    gain, interval = _gain(facts, moving_ns, HALF)
+    outcome = _without(facts, moving_ns, HALF)
     return Finding(
         class_="communication",
         cause="exposed-communication",
         ranks=facts.ranks,
-        predicted_gain=gain,
-        gain_interval=interval,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        outcome=outcome,
         confidence=0.5,
         evidence=evidence,
         remedy=(
@@ -120,7 +119,7 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
     latency_ns = float(small["transfer_ns"].median())
     # What is left when they travel as one.
     share = float(small["dur_ns"].sum() + small["copy_ns"].sum()) / all_ns * (1 - 1 / count)
-    gain, interval = _gain(facts, moving_ns, share)
+    outcome = _fused(facts, moving_ns, share, count)
     alone = float(small["tensors"].median()) <= 1
     nbytes = float(small["nbytes"].clip(lower=0).sum()) / (facts.steps.count * max(len(facts.ranks), 1))
     threshold = max(2, 1 << int(np.ceil(np.log2(max(nbytes, 1) * 2 / (1 << 20) + 1))))
@@ -134,8 +133,9 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
         class_="communication",
         cause="many-small-collectives",
         ranks=facts.ranks if facts.breakdown.knows_compute else (),
-        predicted_gain=gain,
-        gain_interval=interval,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        outcome=outcome,
         confidence=0.8 if alone else 0.6,
         evidence={**evidence, "small_collectives_per_step": round(count, 1), "latency_ns": round(latency_ns)},
         remedy=remedy,
@@ -144,6 +144,26 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
             f"their size; {_cost(facts, moving_ns)}."
         ),
     )
+
+
+def _fused(facts: Facts, moving_ns: Row, share: float, count: float) -> Outcome:
+    """Of having the small collectives of a step travel as one."""
+    if facts.replay is None:
+        return _without(facts, moving_ns, share)
+    operations = facts.replay.graph.operations
+    small = (operations.nbytes >= 0) & (operations.nbytes <= SMALL_NBYTES)
+    factor = np.where(small, 1 / count, 1.0)
+    left = 1 - (1 - 1 / count) * share
+    return facts.outcome(Change(latency=factor, transfer=factor, contention=left))
+
+
+def _fewer_bytes(facts: Facts, moving_ns: Row, share: float, removed: float) -> Outcome:
+    """Of taking a share of the bytes of large collectives away."""
+    if facts.replay is None:
+        return _without(facts, moving_ns, share * removed)
+    operations = facts.replay.graph.operations
+    large = operations.nbytes > SMALL_NBYTES
+    return facts.outcome(Change(transfer=np.where(large, 1 - removed, 1.0), contention=1 - share * removed))
 
 
 def _fuse_more(threshold: int, *, alone: bool) -> str:
@@ -168,7 +188,7 @@ def _bandwidth(
     on_processor = not large["algorithm"].astype(str).str.contains("nccl|rccl", case=False).any()
     compress = not on_processor or algbw < WORTH_COMPRESSING_GBPS
     wide = float(large["dtype"].isin(["float32", "float64"]).mean())
-    gain, interval = _gain(facts, moving_ns, share * HALF * (wide if compress else 1.0))
+    outcome = _fewer_bytes(facts, moving_ns, share, HALF * (wide if compress else 1.0))
     biggest = _biggest_tensor(facts)
     who = f" The largest tensor is {biggest[0]} with {biggest[1] / 1e6:.1f} MB." if biggest else ""
     doubt = "" if facts.breakdown.knows_compute else " How much of that computation hides, this trace cannot tell."
@@ -191,8 +211,9 @@ def _bandwidth(
             class_="communication",
             cause="bandwidth-bound",
             ranks=facts.ranks if facts.breakdown.knows_compute else (),
-            predicted_gain=gain,
-            gain_interval=interval,
+            predicted_gain=outcome.gain,
+            gain_interval=outcome.interval,
+            outcome=outcome,
             confidence=0.8 if facts.breakdown.knows_compute else 0.5,
             evidence={**evidence, "algbw_gbps": round(algbw, 3), "largest_tensor": biggest[0] if biggest else ""},
             remedy=remedy,
@@ -210,7 +231,7 @@ def _cost(facts: Facts, moving_ns: Row) -> str:
     if not facts.breakdown.knows_compute:
         return f"communication takes {share}"
     contention_ns = float(facts.contention_ns.max(axis=0).mean())
-    if contention_ns > LEAST_RATIO * facts.mean_step_ns:
+    if contention_ns > MIN_RATIO * facts.mean_step_ns:
         return f"that costs {share}, {milliseconds(contention_ns)} of it by taking cores from backward"
     return f"the training waits {share} for it"
 
@@ -224,53 +245,65 @@ def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:
     return shorten(str(tensors["name"].iloc[position])), float(tensors["nbytes"].iloc[position])
 
 
-def _negotiation(facts: Facts, asking_ns: Row) -> Finding:
+def _negotiation(facts: Facts, asking_ns: Row) -> list[Finding]:
     """Even the slowest rank waits for the coordinator, or for its turn."""
     step_ns = facts.mean_step_ns
     # Some of it is jitter of the other ranks, which no setting removes: promise half.
-    gain, interval = gain_of(asking_ns * HALF, step_ns)
-    return Finding(
-        class_="communication",
-        cause="slow-negotiation",
-        ranks=facts.ranks,
-        predicted_gain=gain,
-        gain_interval=interval,
-        confidence=0.5,
-        evidence={"mean_wait_ns": round(float(asking_ns.mean()))},
-        remedy="Negotiate sooner: lower HOROVOD_CYCLE_TIME; leave a core to the runtime's threads (fewer OMP_NUM_THREADS).",
-        sentence=(
-            f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step "
-            "until it is agreed what to reduce next."
-        ),
-    )
+    outcome = facts.outcome(Change(negotiation=HALF))
+    if outcome.gain < MIN_RATIO / 2:
+        return []
+    return [
+        Finding(
+            class_="communication",
+            cause="slow-negotiation",
+            ranks=facts.ranks,
+            predicted_gain=outcome.gain,
+            gain_interval=outcome.interval,
+            outcome=outcome,
+            confidence=0.5,
+            evidence={"mean_wait_ns": round(float(asking_ns.mean()))},
+            remedy=(
+                "Negotiate sooner: lower HOROVOD_CYCLE_TIME; leave a core to the runtime's threads (fewer OMP_NUM_THREADS)."
+            ),
+            sentence=(
+                f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step "
+                "until it is agreed what to reduce next."
+            ),
+        )
+    ]
 
 
-def _messages(facts: Facts, asking_ns: Row) -> Finding:
+def _messages(facts: Facts, asking_ns: Row) -> list[Finding]:
     """Without a coordinator nobody negotiates: what the slowest rank waits for was not a collective."""
     step_ns = facts.mean_step_ns
     # How much of it goes is up to the schedule: nothing if messages have to come one by one, all of it at best.
-    gain, (_, most) = gain_of(asking_ns, step_ns)
+    outcome = facts.outcome_of(asking_ns * HALF, Change(work={IDLE: HALF}))
     work_ns = facts.breakdown.own_work_ns.mean(axis=1)
     busy, free = int(work_ns.argmax()), int(work_ns.argmin())
-    return Finding(
-        class_="communication",
-        cause="waits-for-messages",
-        ranks=facts.ranks,
-        predicted_gain=gain * HALF,
-        gain_interval=(0.0, most),
-        confidence=0.4,
-        evidence={
-            "mean_wait_ns": round(float(asking_ns.mean())),
-            "own_work_by_rank_ns": {str(rank): round(float(ns)) for rank, ns in zip(facts.ranks, work_ns, strict=True)},
-        },
-        remedy=(
-            "Between the stages of a pipeline: more micro-batches a step (of s stages and m micro-batches, s - 1 of "
-            "m + s - 1 turns are idle), and layers moved until all stages take equally long."
-        ),
-        sentence=(
-            f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step for "
-            "other ranks while no collective is under way: for messages (send, recv), or for collectives that are not "
-            f"recorded. Rank {facts.ranks[busy]} works longest ({milliseconds(float(work_ns[busy]))}), rank "
-            f"{facts.ranks[free]} shortest ({milliseconds(float(work_ns[free]))})."
-        ),
-    )
+    return [
+        Finding(
+            class_="communication",
+            cause="waits-for-messages",
+            ranks=facts.ranks,
+            predicted_gain=outcome.gain,
+            gain_interval=(0.0, min(2 * outcome.interval[1], 1.0)),
+            outcome=outcome,
+            confidence=0.4,
+            evidence={
+                "mean_wait_ns": round(float(asking_ns.mean())),
+                "own_work_by_rank_ns": {
+                    str(rank): round(float(ns)) for rank, ns in zip(facts.ranks, work_ns, strict=True)
+                },
+            },
+            remedy=(
+                "Between the stages of a pipeline: more micro-batches a step (of s stages and m micro-batches, s - 1 of "
+                "m + s - 1 turns are idle), and layers moved until all stages take equally long."
+            ),
+            sentence=(
+                f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step for "
+                "other ranks while no collective is under way: for messages (send, recv), or for collectives that are not "
+                f"recorded. Rank {facts.ranks[busy]} works longest ({milliseconds(float(work_ns[busy]))}), rank "
+                f"{facts.ranks[free]} shortest ({milliseconds(float(work_ns[free]))})."
+            ),
+        )
+    ]

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import BACKWARD, Category
-from ..model.facts import Facts
+from ..facts import Facts
 from ..model.words import milliseconds, shorten
-from ..predict.gain import gain_of
-from ..predict.replay_old import CONTENTION, replay
+from ..predict.change import ByStep, Change, removed
+from ..predict.overlap import overlapped
 from .base import WORTH_RATIO, Finding, accumulation
 
 #: A tensor with this share of all bytes is what communication is about.
@@ -52,7 +52,7 @@ class OversizeGradient:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if not facts.breakdown.knows_compute:
+        if facts.replay is None:
             return []
         tensors = _gradients(facts)
         if tensors.empty:
@@ -67,23 +67,26 @@ class OversizeGradient:
         nbytes = int(tensors.loc[tensors["name"] == name, "nbytes"].max())
         if share < OVERSIZE_SHARE or nbytes < OVERSIZE_NBYTES:
             return []
-        changed = replay(facts)
-        changed.scale_communication(1 - share)
-        communication, _ = gain_of(changed.saved_ns, facts.mean_step_ns)
+        smaller = Change(latency=1 - share, transfer=1 - share, contention=1 - share)
+        communication = facts.outcome(smaller).gain
         if communication < WORTH_RATIO / 2:
             return []
-        changed.scale_work([str(Category.OPTIMIZER)], 1 - share)
-        made_ns = np.minimum(_time_to_make(facts, tensors, name), changed.work[str(Category.BACKWARD)].mean(axis=1))
-        changed.remove_work(str(Category.BACKWARD), made_ns[:, None])
-        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
+        backward = facts.part(str(Category.BACKWARD)).astype(float)
+        made_ns = np.minimum(_time_to_make(facts, tensors, name), (backward - facts.contention_ns).mean(axis=1))
+        work: dict[str, ByStep] = {
+            str(Category.OPTIMIZER): 1 - share,
+            str(Category.BACKWARD): removed(backward, made_ns[:, None]),
+        }
+        outcome = facts.outcome(smaller & Change(work=work))
         shown = shorten(name.removeprefix("allreduce."))
         return [
             Finding(
                 class_="communication",
                 cause="oversize-gradient",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.75,
                 evidence={
                     "tensor": shorten(name),
@@ -99,7 +102,7 @@ class OversizeGradient:
                 ),
                 sentence=(
                     f"{shown} has {share:.0%} of all gradient bytes ({nbytes / 1e6:.1f} MB): computing, reducing and applying "
-                    f"its gradient costs {milliseconds(float(changed.saved_ns.mean()))} of each "
+                    f"its gradient costs {milliseconds(outcome.mean_saved_ns)} of each "
                     f"{milliseconds(facts.mean_step_ns)} step."
                 ),
             )
@@ -128,7 +131,7 @@ class LateGradients:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if not facts.breakdown.knows_compute or facts.breakdown.on_device:
+        if facts.replay is None or facts.breakdown.on_device:
             return []
         tensors = _gradients(facts)
         spans = facts.in_steps(facts.trace.spans[facts.trace.spans["name"] == BACKWARD])
@@ -150,10 +153,9 @@ class LateGradients:
         late = late_bytes / max(all_bytes, 1.0)
         if late < LATE_BYTES_SHARE or all_bytes < LATE_NBYTES * facts.steps.count * len(facts.ranks):
             return []
-        changed = replay(facts)
-        changed.overlap_perfectly()
-        gain, interval = gain_of(changed.saved_ns * HIDDEN_ON_PROCESSOR, facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
+        overlap = overlapped(facts)
+        outcome = facts.outcome_of(overlap.saved_ns * HIDDEN_ON_PROCESSOR, overlap.change)
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         last = tensors.iloc[int(tensors["nbytes"].to_numpy().argmax())]
         return [
@@ -161,14 +163,15 @@ class LateGradients:
                 class_="communication",
                 cause="late-gradients",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.6,
                 evidence={
                     "late_bytes_share": round(late, 3),
                     "late_is_after_share_of_backward": 1 - LATE_SHARE,
                     "hidden_communication_ns": round(float(facts.breakdown.hidden_ns.mean())),
-                    "contention_ns": round(float(replay(facts).work[CONTENTION].mean())),
+                    "contention_ns": round(float(facts.contention_ns.mean())),
                     "largest_tensor": shorten(str(last["name"])),
                 },
                 remedy=(
@@ -178,7 +181,7 @@ class LateGradients:
                 ),
                 sentence=(
                     f"{late:.0%} of the gradient bytes are ready only in the last {LATE_SHARE:.0%} of backward, so that nothing "
-                    f"hides their reduction; {milliseconds(float(changed.saved_ns.mean()))} of each "
+                    f"hides their reduction; {milliseconds(outcome.mean_saved_ns)} of each "
                     f"{milliseconds(facts.mean_step_ns)} step could be hidden."
                 ),
             )
@@ -190,19 +193,22 @@ class BucketCopies:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if facts.trace.meta.runtime != "torch" or not facts.breakdown.knows_compute or facts.breakdown.on_device:
+        if facts.trace.meta.runtime != "torch" or facts.replay is None or facts.breakdown.on_device:
             return []
         copying = facts.on_critical_rank(str(Category.FUSION))
-        gain, interval = gain_of(copying, facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
+        outcome = facts.outcome_of(
+            copying, facts.without(str(Category.FUSION), facts.part(str(Category.FUSION)).astype(float))
+        )
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         return [
             Finding(
                 class_="communication",
                 cause="bucket-copies",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.8,
                 evidence={"copying_out_ns": round(float(copying.mean()))},
                 remedy="DistributedDataParallel(gradient_as_bucket_view=True): gradients then live in the buckets.",

@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import Category, LaneKind
+from ..facts import Facts
 from ..model.breakdown import IDLE
-from ..model.facts import Facts
+from ..model.pattern import find_pattern
 from ..model.words import milliseconds
-from ..predict.gain import gain_of
 from .base import Finding
 
 #: The loss, zero_grad and the loop itself are host code, too; this much, as a share of the rest of the step, is ordinary.
@@ -29,25 +29,25 @@ class HostCode:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if all ranks have it (one rank alone is a straggler)."""
-        if not facts.breakdown.knows_compute or facts.breakdown.on_device:
+        if facts.replay is None or facts.breakdown.on_device:
             return []
-        host_ns = facts.part(str(Category.OTHER))
+        host_ns = facts.part(str(Category.OTHER)).astype(float)
         common_ns = np.broadcast_to(host_ns.min(axis=0), host_ns.shape)
         step_ns = facts.mean_step_ns
-        saved_ns = facts.saved_ns(facts.breakdown.own_work_ns - common_ns)
-        saved_ns -= ORDINARY_RATIO * np.maximum(step_ns - saved_ns, 0.0)
-        gain, interval = gain_of(saved_ns, step_ns)
-        if gain <= 0:
+        outcome = facts.outcome(facts.without(str(Category.OTHER), _beyond_ordinary(common_ns, step_ns)))
+        if outcome.gain <= 0:
             return []
+        pattern = find_pattern(_beyond_ordinary(host_ns, step_ns).max(axis=0), facts.steps.numbers)
         return [
             Finding(
                 class_="compute",
                 cause="host-code",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.6,
-                evidence={"mean_ns": round(float(host_ns.mean()))},
+                evidence={"mean_ns": round(float(host_ns.mean())), "pattern": pattern.kind, **pattern.evidence},
                 remedy="Look at what the loop does besides the model (logging, metrics, .item(), evaluation): do it less often.",
                 sentence=(
                     f"Every rank spends {milliseconds(float(host_ns.mean()))} of each {milliseconds(step_ns)} step in code "
@@ -57,17 +57,23 @@ class HostCode:
         ]
 
 
+def _beyond_ordinary(host_ns: np.ndarray, step_ns: float) -> np.ndarray:
+    """What is more than a loop needs for itself: float[rank, step]."""
+    beyond: np.ndarray = np.maximum(host_ns - ORDINARY_RATIO * max(step_ns - float(host_ns.mean()), 0.0), 0.0)
+    return beyond
+
+
 class IdleDevice:
     """The device waits for the host to hand out work."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if all ranks have it."""
-        if not facts.breakdown.on_device:
+        if not facts.breakdown.on_device or facts.replay is None:
             return []
         step_ns = facts.mean_step_ns
-        idle_ns = facts.on_critical_rank(IDLE)
-        gain, interval = gain_of(idle_ns - IDLE_ORDINARY_RATIO * np.maximum(step_ns - idle_ns, 0.0), step_ns)
-        if gain <= 0:
+        idle_ns = facts.part(IDLE).astype(float)
+        outcome = facts.outcome(facts.without(IDLE, idle_ns - IDLE_ORDINARY_RATIO * np.maximum(step_ns - idle_ns, 0.0)))
+        if outcome.gain <= 0:
             return []
         spans = facts.in_steps(facts.trace.spans)
         kernels = spans[spans["lane_kind"] == str(LaneKind.COMPUTE)]
@@ -82,8 +88,9 @@ class IdleDevice:
                 class_="compute",
                 cause="device-idle",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.6,
                 evidence={
                     "idle_ns": round(float(idle_ns.mean())),
@@ -111,20 +118,21 @@ class SlowCopies:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if all ranks have it (one rank alone is a straggler)."""
         copying_ns = facts.part(str(Category.H2D))
-        if not facts.breakdown.knows_compute or not copying_ns.any():
+        if facts.replay is None or not copying_ns.any():
             return []
         common_ns = np.broadcast_to(copying_ns.min(axis=0), copying_ns.shape)
         # With pinned memory and a stream of their own copies run behind computation: nearly all of it goes.
-        gain, interval = gain_of(facts.saved_ns(facts.breakdown.own_work_ns - common_ns), facts.mean_step_ns)
-        if gain < LEAST_COPIES_RATIO:
+        outcome = facts.outcome(facts.without(str(Category.H2D), common_ns))
+        if outcome.gain < LEAST_COPIES_RATIO:
             return []
         return [
             Finding(
                 class_="data",
                 cause="slow-copies-to-device",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.6,
                 evidence={"mean_ns": round(float(copying_ns.mean()))},
                 remedy=(
@@ -145,9 +153,9 @@ class Checkpoints:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if they cost something."""
         writing_ns = facts.part(str(Category.CHECKPOINT))
-        if not writing_ns.any():
+        if facts.replay is None or not writing_ns.any():
             return []
-        gain, interval = gain_of(facts.saved_ns(facts.breakdown.own_work_ns - writing_ns), facts.mean_step_ns)
+        outcome = facts.outcome(facts.without(str(Category.CHECKPOINT), writing_ns))
         ranks = tuple(rank for rank, row in zip(facts.ranks, writing_ns, strict=True) if row.any())
         steps = int((writing_ns.max(axis=0) > 0).sum())
         return [
@@ -155,8 +163,9 @@ class Checkpoints:
                 class_="compute",
                 cause="checkpoint-stall",
                 ranks=ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.9,
                 evidence={"steps": steps, "mean_ns": round(float(writing_ns[writing_ns > 0].mean()))},
                 remedy="Save less often, or in the background (torch.distributed.checkpoint.async_save).",

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ..model.facts import Facts
+from ..facts import Facts
 from ..model.words import milliseconds
 from ..predict.gain import gain_of
 from .base import Finding
@@ -67,7 +67,7 @@ def _named(
 ) -> list[Finding]:
     row = int(np.argmax(lateness.mean(axis=1)))
     last_ratio = float((lateness[row] > 0).mean())
-    gain, interval = gain_of(np.maximum(lateness[row], 0), facts.mean_step_ns)
+    gain, interval = gain_of(np.maximum(lateness[row], 0), facts.steps.job_ns.astype(float))
     if gain < LEAST_RATIO or last_ratio < STEADY_RATIO:
         return []
     late_ns = float(lateness[row].mean())

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from ...timeline.vocabulary import GPU_CLOCK, GPU_THROTTLED
+from ..facts import Facts
 from ..model.cpu_time import METERED
-from ..model.facts import Facts
 
 #: The cause has to explain this much of the excess.
 EXPLAINS: Final = 0.5

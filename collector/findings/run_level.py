@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
-from ..model.breakdown import PARTS
-from ..model.facts import Facts
+from ..facts import Facts, Outcome
+from ..model.breakdown import EXPOSED, PARTS
 from ..model.words import milliseconds
-from ..predict.gain import gain_of
+from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
 
 #: Fewer steps than this show no trend.
@@ -26,7 +27,7 @@ ONE_PART: Final = 0.5
 
 
 def _step_ns(facts: Facts) -> np.ndarray:
-    steps: np.ndarray = facts.breakdown.step_ns.max(axis=0).astype(float)
+    steps: np.ndarray = facts.steps.job_ns.astype(float)
     return steps
 
 
@@ -44,7 +45,12 @@ class SlowingDown:
             return []
         if third < first * (1 + DRIFT_RATIO) or not _is_trend(steps):
             return []
-        gain, interval = gain_of(steps - np.minimum(steps, first), facts.mean_step_ns)
+        quicker = np.minimum(1.0, first / np.maximum(steps, 1.0))
+        outcome = (
+            _all_times(facts, quicker)
+            if facts.replay is not None
+            else facts.outcome_of(steps - np.minimum(steps, first), Change())
+        )
         part, by_part = _part_that_grew(facts)
         return [
             Finding(
@@ -53,8 +59,9 @@ class SlowingDown:
                 else _class_of(part),
                 cause="slowing-down",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.6,
                 evidence={
                     "first_third_ns": round(first),
@@ -72,6 +79,35 @@ class SlowingDown:
                 ),
             )
         ]
+
+
+def _all_times(facts: Facts, factor: np.ndarray) -> Outcome:
+    """All work and all operations of each step so many times as long: float[step]."""
+    graph = facts.replay.graph if facts.replay is not None else None
+    assert graph is not None
+    step = np.clip(np.searchsorted(graph.steps.end_ns.max(axis=0), graph.operations.end_ns), 0, facts.steps.count - 1)
+    of_operation = factor[step]
+    work = dict.fromkeys([part for part in PARTS if part not in EXPOSED], factor)
+    return facts.outcome(
+        Change(work=work, latency=of_operation, transfer=of_operation, negotiation=of_operation, loading=factor)
+    )
+
+
+def _without_stalls(facts: Facts, stalled: np.ndarray) -> Outcome:
+    """Stalled steps as the usual ones: every part no longer than the rank's median, every operation than those of its size."""
+    graph = facts.replay.graph if facts.replay is not None else None
+    assert graph is not None
+    work = {}
+    for part in PARTS:
+        values = facts.part(part).astype(float)
+        usual = np.median(values[:, ~stalled], axis=1, keepdims=True)
+        work[part] = np.where(stalled, removed(values, values - usual), 1.0)
+    operations = graph.operations
+    step = np.clip(np.searchsorted(graph.steps.end_ns.max(axis=0), operations.end_ns), 0, facts.steps.count - 1)
+    took = pd.DataFrame({"nbytes": operations.nbytes, "took": operations.duration_ns.astype(float)})
+    usual_ns = took.groupby("nbytes")["took"].transform("median").to_numpy()
+    quicker = np.where(stalled[step], removed(took["took"].to_numpy(), took["took"].to_numpy() - usual_ns), 1.0)
+    return facts.outcome(Change(work=work, latency=quicker, transfer=quicker, loading=np.where(stalled, 0.0, 1.0)))
 
 
 def _is_trend(steps: np.ndarray) -> bool:
@@ -111,8 +147,12 @@ class Stalls:
         count = int(stalled.sum())
         if not count or count > len(steps) // 4:
             return []
-        gain, interval = gain_of(np.where(stalled, steps - usual, 0.0), facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
+        outcome = (
+            _without_stalls(facts, stalled)
+            if facts.replay is not None
+            else facts.outcome_of(np.where(stalled, steps - usual, 0.0), Change())
+        )
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         part, share = _part_of_stalls(facts, stalled)
         numbers = facts.steps.numbers[stalled]
@@ -132,8 +172,9 @@ class Stalls:
                 class_=class_,
                 cause="periodic-stalls" if regular else "outlier-steps",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.6 if share > ONE_PART else 0.4,
                 evidence=evidence,
                 remedy=(

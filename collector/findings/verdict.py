@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from ...timeline.vocabulary import Category
+from ..facts import Facts
 from ..model.breakdown import EXPOSED
-from ..model.facts import Facts
 from ..model.words import milliseconds
 from . import WORTH_RATIO, Finding
 

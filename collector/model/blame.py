@@ -11,6 +11,7 @@ Without a common clock the same table comes from frontier accounting (parts_grap
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -173,12 +174,10 @@ def _cut(path: _Path, steps: Steps) -> _Path:
     """The stretches, cut where steps of the job end."""
     bounds = steps.end_ns.max(axis=0).tolist()
     cut = _Path()
-    for row, start, end, why, operation in zip(
-        path.row, path.start, path.end, path.why, path.operation, strict=True
-    ):
+    for row, start, end, why, operation in zip(path.row, path.start, path.end, path.why, path.operation, strict=True):
         first, last = bisect_right(bounds, start), bisect_left(bounds, end)
         edges = [start, *bounds[first:last], end]
-        for low, high in zip(edges[:-1], edges[1:], strict=True):
+        for low, high in pairwise(edges):
             cut.add(row, low, high, why, operation)
     return cut
 

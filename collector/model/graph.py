@@ -201,7 +201,9 @@ def _is_within(waits: Intervals, moments: Times) -> np.ndarray[tuple[int], np.dt
     if not len(waits):
         return np.zeros(len(moments), dtype=bool)
     position = np.maximum(np.searchsorted(waits[:, 0], moments, side="right") - 1, 0)
-    within: np.ndarray[tuple[int], np.dtype[np.bool_]] = (moments >= waits[position, 0]) & (moments < waits[position, 1])
+    within: np.ndarray[tuple[int], np.dtype[np.bool_]] = (moments >= waits[position, 0]) & (
+        moments < waits[position, 1]
+    )
     return within
 
 

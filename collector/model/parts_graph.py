@@ -83,7 +83,9 @@ def graph_of_parts(steps: Steps, breakdown: Breakdown) -> Graph:
         piece_ns=piece_ns,
         segment_start_ns=np.tile(begin, ranks),
         segment_rank=np.repeat(np.arange(ranks), count + 1),
-        segment_piece=np.concatenate([[*(row * count + np.arange(count + 1))] for row in range(ranks)] + [[ranks * count]])
+        segment_piece=np.concatenate(
+            [[*(row * count + np.arange(count + 1))] for row in range(ranks)] + [[ranks * count]]
+        )
         if ranks
         else np.zeros(1, dtype=np.int64),
         wait_segment=wait,

@@ -44,7 +44,7 @@ class Replay:
         self.graph = graph
         self.costs = costs
         self._program = _program(graph)
-        self._gap_ns, self._lead_ns = _lags(graph, costs)
+        self._gap_ns, self._lead_ns = _lags(graph)
         self.baseline_ns: Floats = self.steps_ns([Change()])[0]
         """The steps as the model has them without a change: float[S]."""
 
@@ -110,9 +110,7 @@ class Replay:
         finish = begins[:, graph.end_segment] + passed[:, graph.end_piece] - passed[:, first[graph.end_segment]]
         return graph.steps.job_durations(finish)
 
-    def _chain(
-        self, ends: Matrix, ready: Matrix, lead: Matrix, run: Matrix, gap: Matrix, low: int, high: int
-    ) -> None:
+    def _chain(self, ends: Matrix, ready: Matrix, lead: Matrix, run: Matrix, gap: Matrix, low: int, high: int) -> None:
         """Ends of the operations [low, high), which run one after the other within their process set.
 
         end[k] = max(ready[k] + lead[k], end[k - 1] + gap[k]) + run[k], unrolled: with the running sum of gap and run subtracted it is a
@@ -155,7 +153,8 @@ class Replay:
             total = total - self.costs.contention_of_pieces(graph) * np.where(
                 inside, 1.0 - change.contention_of(graph)[graph.piece_rank, graph.piece_step], 0.0
             )
-        return np.maximum(total, 0.0)
+        own: Floats = np.maximum(total, 0.0)
+        return own
 
     def _operation_ns(self, change: Change) -> tuple[Floats, Floats, Floats]:
         """Lead (from ready to start), run and gap of each operation."""
@@ -168,7 +167,7 @@ class Replay:
         return np.where(gone, 0.0, lead), np.where(gone, 0.0, run), np.where(gone, 0.0, gap)
 
 
-def _lags(graph: Graph, costs: Costs) -> tuple[Floats, Floats]:
+def _lags(graph: Graph) -> tuple[Floats, Floats]:
     """What lies between an operation's start and the end of the one in front of it, and between its start and its readiness.
 
     Where one of them held it up, the other is only known to be shorter; the usual one is taken for it.

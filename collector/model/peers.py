@@ -1,0 +1,107 @@
+"""How much longer ranks work than their peers, and in which steps.
+
+In a synchronous job steps of all ranks are equally long, whoever is slow: own work is what can be compared, and it needs no common
+clock.  A rank's excess over the peers of the same step has a slow part (always, in a stretch of steps, growing), which a running
+median shows, and single steps that stand out.  Both have to be clear of what chance does in this run: what ranks vary by is measured
+from the run itself.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+Row = np.ndarray[tuple[int], np.dtype[np.float64]]
+Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
+
+#: Fewer steps than this show nothing but chance.
+MIN_STEPS: Final = 6
+#: Width of the running median, in steps.
+WINDOW: Final = 9
+#: A running median this many deviations of a single step above nothing is no chance (its own deviation is 0.42 of that).
+CLEAR: Final = 1.3
+#: A single step this many deviations above is none either.
+SPIKE: Final = 6.0
+#: Less than this share of a step is not worth naming a rank.
+MIN_RATIO: Final = 0.02
+#: A single step has to stand out by this share of a step.
+MIN_SPIKE_RATIO: Final = 0.1
+#: Ranks with at least this share of the largest excess are slow together.
+TOGETHER_RATIO: Final = 0.5
+#: A rank that is slow in so many of the steps is slow always.
+ALWAYS_RATIO: Final = 0.8
+#: The deviation of normal noise is so many times its median absolute deviation.
+NORMAL: Final = 1.4826
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Excess:
+    """What ranks work longer than their peers: R ranks, S steps."""
+
+    excess_ns: Matrix
+    """What goes if they work as their peers do: float[R, S], 0 where nothing is clear."""
+    rows: tuple[int, ...]
+    """Ranks that are slow, longest excess first."""
+    spread_ns: float
+    """What a rank's work varies by from step to step, by chance."""
+
+    @property
+    def slow(self) -> Mask:
+        """bool[R, S]."""
+        slow: Mask = self.excess_ns != 0
+        return slow
+
+
+def find_excess(work_ns: np.ndarray, step_ns: float) -> Excess | None:
+    """The clear excess of each rank's work over its peers'; None where there is nobody to compare with, or nothing clear.
+
+    Args:
+        work_ns: own work, [rank, step].
+        step_ns: mean step, for what is worth a word.
+    """
+    ranks, steps = work_ns.shape
+    if ranks < 2 or steps < MIN_STEPS:  # noqa: PLR2004  nobody to compare with
+        return None
+    work = work_ns.astype(np.float64)
+    apart = work - work.mean(axis=0)
+    usual = np.median(apart, axis=1)
+    noise = apart - usual[:, None]
+    spread = NORMAL * float(np.median(np.abs(noise))) * (ranks / (ranks - 1)) ** 0.5
+    behind = work - _typical_peer(work, usual)
+    smooth = _running_median(behind)
+    steady = np.where(smooth > max(CLEAR * spread, MIN_RATIO * step_ns), smooth, 0.0)
+    always = (steady > 0).mean(axis=1) >= ALWAYS_RATIO
+    # A rank that is always slow keeps its ups and downs; another one is not made quicker than its peers.
+    excess = np.where(always[:, None], smooth, np.minimum(steady, np.maximum(behind, 0.0)))
+    rest = behind - excess
+    spikes = np.where(rest > max(SPIKE * spread, MIN_SPIKE_RATIO * step_ns), rest, 0.0)
+    excess = excess + spikes
+    mean = excess.mean(axis=1)
+    if mean.max() <= 0:
+        return None
+    named = mean >= TOGETHER_RATIO * mean.max()
+    excess = np.where(named[:, None], excess, 0.0)
+    rows = tuple(int(row) for row in np.argsort(-mean, kind="stable") if named[row])
+    return Excess(excess_ns=excess, rows=rows, spread_ns=spread)
+
+
+def _typical_peer(work: Matrix, usual: Row) -> Row:
+    """What a rank that is not slow works in each step: float[S].
+
+    The ranks are split into quick and slow ones by their usual work; of the quick ones it is the mean.  Where all are usually alike,
+    the lower median of a step, so that those slow in turn do not count.
+    """
+    low, high = float(usual.min()), float(usual.max())
+    quick = usual <= low + 0.5 * (high - low)
+    chosen = np.sort(work[quick] - usual[quick][:, None], axis=0) + usual[quick].mean()
+    return np.asarray(chosen[(len(chosen) - 1) // 2] if len(chosen) < 4 else np.median(chosen, axis=0))  # noqa: PLR2004
+
+
+def _running_median(values: Matrix) -> Matrix:
+    """Median over WINDOW steps around each, fewer at the ends: float[R, S]."""
+    half = min(WINDOW, values.shape[1] | 1) // 2
+    padded = np.pad(values, ((0, 0), (half, half)), mode="reflect" if values.shape[1] > half else "edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1, axis=1)
+    median: Matrix = np.median(windows, axis=2)
+    return median
