@@ -20,6 +20,7 @@ from .model.blame import blame_of_parts, find_blame, summarise_blame
 from .model.breakdown import PARTS, break_down
 from .model.contention import find_contention
 from .model.cpu_time import read_cpu_time
+from .model.device import Device
 from .model.graph import build_graph
 from .model.parts_graph import graph_of_parts
 from .model.steps import Steps, find_steps
@@ -72,6 +73,11 @@ class Analysis:
     def critical_path(self) -> pd.DataFrame:
         """Which ranks and parts make the steps as long as they are (blame.summarise_blame)."""
         return summarise_blame(self.blame, self.facts.steps.count)
+
+    @property
+    def device(self) -> Device | None:
+        """What the devices do, and why they are idle; None where the trace shows none."""
+        return self.facts.device
 
     @property
     def trace(self) -> Trace:
@@ -154,10 +160,7 @@ def _of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
     missing = sorted(set(ranks) - set(trace.meta.ranks))
     if missing:
         raise UsageError(f"--ranks: this trace has ranks {list(trace.meta.ranks)}, not {missing}")
-    kept = {
-        name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)]
-        for name in TABLES
-    }
+    kept = {name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)] for name in TABLES}
     return replace(trace, meta=replace(trace.meta, ranks=tuple(sorted(set(ranks)))), **kept)
 
 
