@@ -11,8 +11,9 @@ from .base import CLASSES, WORTH_RATIO, Finding, Rule
 from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
+from .device import ExposedOnDevice, IdleDevice, SlowCopies
 from .gradients import BucketCopies, LateGradients, OversizeGradient
-from .host import Checkpoints, HostCode, IdleDevice, SlowCopies
+from .host import Checkpoints, HostCode
 from .late_rank import LateRank
 from .run_level import SlowingDown, Stalls
 from .straggler import SlowRanks
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     LateGradients(),
     BucketCopies(),
     ExposedCommunication(),
+    ExposedOnDevice(),
     SlowCopies(),
     HostCode(),
     IdleDevice(),
