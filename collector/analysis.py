@@ -1,5 +1,6 @@
 """From a trace to an analysis: the pipeline, in order."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,23 +13,27 @@ from ..timeline.formats import Progress
 from ..timeline.open import open_trace
 from ..timeline.trace import TABLES, Trace
 from .facts import Facts
-from .findings import Finding, Rule, all_rules
+from .findings import Finding, Rule, rules_for
+from .findings.incomplete import only_told
 from .findings.plan import PlanStep, make_plan
 from .findings.verdict import choose_verdict
 from .model.bandwidth import split_collectives, summarise_collectives
 from .model.blame import blame_of_parts, find_blame, summarise_blame
 from .model.breakdown import PARTS, break_down
+from .model.condition import Condition, find_condition
+from .model.condition_words import MIN_STEPS
 from .model.contention import find_contention
 from .model.cpu_time import read_cpu_time
 from .model.device import Device
 from .model.graph import build_graph
+from .model.notes import make_notes
 from .model.parts_graph import graph_of_parts
 from .model.steps import Steps, find_steps
 from .predict.costs import find_costs
 from .predict.replay import Replay
 
 #: With fewer steps the report says that its numbers are rough.
-FEW_STEPS = 10
+FEW_STEPS = MIN_STEPS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +51,8 @@ class Analysis:
     blame: pd.DataFrame
     """Who is to blame for each nanosecond of each step (blame.find_blame); sums to the steps of the job."""
     notes: tuple[str, ...]
+    condition: Condition
+    """How the run ended, and what its trace allows to say: read before everything else."""
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -115,17 +122,20 @@ def analyze(
     if steps is not None and not found.count:
         raise UsageError(f"--steps {steps[0]}:{steps[1]}: there are no such steps in this trace")
     facts = measure(trace, found)
-    looked_for = (all_rules() if rules is None else rules) if found.count else ()
-    findings, plan = make_plan(facts, [finding for rule in looked_for for finding in rule.find(facts)])
+    condition = find_condition(trace, found, now_unix_ns=time.time_ns())
+    looked_for = (rules_for(facts) if rules is None else rules) if found.count else ()
+    told = only_told(facts, condition, [finding for rule in looked_for for finding in rule.find(facts)])
+    findings, plan = make_plan(facts, told)
     in_steps = facts.in_steps(facts.collectives) if found.count else facts.collectives
     return Analysis(
         facts=facts,
         collectives=summarise_collectives(in_steps, trace.meta.size),
         findings=tuple(findings),
-        verdict=choose_verdict(facts, findings),
+        verdict=choose_verdict(facts, findings, condition),
         plan=plan,
         blame=_blame(facts),
-        notes=tuple(_notes(facts)),
+        notes=make_notes(facts, condition),
+        condition=condition,
     )
 
 
@@ -162,31 +172,3 @@ def _of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
         raise UsageError(f"--ranks: this trace has ranks {list(trace.meta.ranks)}, not {missing}")
     kept = {name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)] for name in TABLES}
     return replace(trace, meta=replace(trace.meta, ranks=tuple(sorted(set(ranks)))), **kept)
-
-
-def _notes(facts: Facts) -> list[str]:
-    """What a reader has to know to take the numbers for what they are."""
-    meta, steps = facts.trace.meta, facts.steps
-    notes = list(meta.notes)
-    if steps.excluded:
-        which = "the first step was" if steps.excluded == 1 else f"the first {steps.excluded} steps were"
-        notes.append(f"{which} left out as warm-up")
-    if steps.inferred and steps.count:
-        notes.append("this trace has no step marks: steps were inferred from tensors that come back")
-    if 0 < steps.count < FEW_STEPS:
-        notes.append(f"only {steps.count} steps could be analysed: the numbers are rough")
-    if meta.size > 1 and facts.trace.collectives.empty:
-        notes.append(
-            "no collective was found although the job has several ranks: "
-            + (
-                "they call none, or none of those that tlkit.instrument() sees, or the model was wrapped before it was called"
-                if meta.runtime == "torch"
-                else "was the model wrapped in hvd.DistributedOptimizer?"
-            )
-        )
-    if not facts.breakdown.knows_compute and steps.count:
-        notes.append("how much of the communication is hidden behind computation cannot be known from this trace")
-    if facts.trace.meta.dropped:
-        counted = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(meta.dropped.items()))
-        notes.append(f"not everything in the files could be used: {counted}")
-    return notes

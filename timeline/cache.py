@@ -90,7 +90,7 @@ def load(key: str, sources: Sequence[Source]) -> Trace | None:
         os.utime(folder)  # when it was used last
         frames = {name: _load_table(folder, name, described["texts"][name]) for name in TABLES}
         return Trace(
-            meta=_meta_of(described["meta"], sources),
+            meta=meta_from(described["meta"], sources),
             raw_args=_load_args(folder, described["args"], sources),
             **frames,
         )
@@ -113,7 +113,7 @@ def store(key: str, trace: Trace, sources: Sequence[Source]) -> None:
         try:
             texts = {name: _store_table(scratch, name, getattr(trace, name)) for name in TABLES}
             described = {
-                "meta": _described(trace.meta, sources),
+                "meta": describe_meta(trace.meta, sources),
                 "texts": texts,
                 "args": _store_args(scratch, trace.raw_args, sources),
             }
@@ -186,17 +186,18 @@ def _load_args(folder: Path, described: list[dict[str, Any]], sources: Sequence[
     return FileArgs(parts)
 
 
-def _described(meta: TraceMeta, sources: Sequence[Source]) -> dict[str, Any]:
+def describe_meta(meta: TraceMeta, sources: Sequence[Source]) -> dict[str, Any]:
+    """What is known about a trace, as JSON can say it; files as numbers of `sources`."""
     number_of = {str(source.path): number for number, source in enumerate(sources)}
     described = asdict(meta)
-    described["files"] = [number_of[name] for name in meta.files]
+    described["files"] = [number_of[name] for name in meta.files if name in number_of]
     described["known_categories"] = sorted(meta.known_categories)
     described["hosts"] = {str(rank): host for rank, host in meta.hosts.items()}
     return described
 
 
-def _meta_of(described: dict[str, Any], sources: Sequence[Source]) -> TraceMeta:
-    """The other way; file names are those of today."""
+def meta_from(described: dict[str, Any], sources: Sequence[Source]) -> TraceMeta:
+    """The other way around; file names are those of today."""
     meta = TraceMeta(**described)
     return replace(
         meta,

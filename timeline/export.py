@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from .errors import TraceError
 from .horovod_format import HorovodFormat
 from .nvtxt import write_nvtxt
+from .packed_tables import KEY, VERSION, pack
 from .scanning import decode_args
 from .shard_format import ShardClock, ShardHeader, TensorLife
 from .trace import TABLES, Trace
@@ -96,6 +97,7 @@ def _write_chrome(trace: Trace, file: TextIO, progress: Progress) -> None:
     meta = trace.meta
     described = {
         "writer": "tlkit",
+        KEY: VERSION,
         "format": meta.format,
         "ranks": list(meta.ranks),
         "size": meta.size,
@@ -145,6 +147,8 @@ def _write_chrome(trace: Trace, file: TextIO, progress: Progress) -> None:
             file.write(
                 f',\n{{"ph":"C","name":{json.dumps(name)},"pid":{rank},"tid":0,"ts":{_us(at)},"args":{{"value":{value!r}}}}}'
             )
+    # For our own reader; viewers pass over it.
+    file.writelines(f",\n{line}" for line in pack(trace, order))
     file.write("\n]}\n")
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 
 from .nvtx_ranges import NvtxRanges, open_nvtx
 from .shard_writer import OpenSpan, ShardWriter
-from .thread_time import ThreadTime
-from .vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, Category, LaneKind
+from .thread_time import StepTime, ThreadTime
+from .vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, SYNCHRONIZE, Category, LaneKind
 
 now_ns: Final = time.monotonic_ns
 """The clock of all recorded times: CLOCK_MONOTONIC, which all processes of a host share."""
@@ -26,7 +26,9 @@ Args = dict[str, Any]
 
 
 #: Phases of a step for which it is recorded what the training thread got of the processor.
-_METERED: Final = frozenset({Category.DATA, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER})
+_METERED: Final = frozenset(
+    {Category.DATA, Category.H2D, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.CHECKPOINT}
+)
 
 
 _OF_TRAINING_THREAD: Final = (LANE_TIDS[LaneKind.COMPUTE], LANE_TIDS[LaneKind.HOST])
@@ -56,6 +58,7 @@ class _State:
         self.compute_depth = 0
         self.drains: list[Callable[[], None]] = []
         self.thread_time = ThreadTime()
+        self.step_time = StepTime(self.thread_time)
         self.metered: OpenSpan | None = None
         self.device: Device | None = None
 
@@ -194,7 +197,7 @@ def begin(
     opened = OpenSpan(name, category, LANE_TIDS[LaneKind.HOST if on_device else lane], args, writer)
     if writer is not None:
         writer.open_spans[id(opened)] = opened
-        if category in _METERED and _state.metered is None:
+        if _state.metered is None and (category in _METERED or name == SYNCHRONIZE):
             _state.metered = opened
             opened.thread_time = _state.thread_time.read()
         if on_device and category in _ON_DEVICE and _state.device is not None:
@@ -239,10 +242,27 @@ def _count_thread_time(writer: ShardWriter, opened: OpenSpan, end_ns: int) -> No
         return
     _state.metered = None
     ran, waited = _state.thread_time.read()
+    ran_ns, waited_ns = ran - opened.thread_time[0], waited - opened.thread_time[1]
+    _state.step_time.add(ran_ns, waited_ns)
+    if opened.name == SYNCHRONIZE:
+        return
     category = Category(opened.category)
-    writer.counter(CPU_COUNTERS[category], end_ns, ran - opened.thread_time[0])
+    writer.counter(CPU_COUNTERS[category], end_ns, ran_ns)
     if waited >= 0:
-        writer.counter(STARVED_COUNTERS[category], end_ns, waited - opened.thread_time[1])
+        writer.counter(STARVED_COUNTERS[category], end_ns, waited_ns)
+
+
+def begin_step() -> None:
+    """The training thread begins a step."""
+    if _state.writer is not None:
+        _state.step_time.begin()
+
+
+def end_step(end_ns: int) -> None:
+    """The training thread has ended a step: what it got of the processor in no part of it, and what the whole process got."""
+    if _state.writer is not None:
+        for name, value in _state.step_time.end().items():
+            _state.writer.counter(name, end_ns, value)
 
 
 def discard(opened: OpenSpan | None) -> None:
@@ -334,6 +354,7 @@ def _forget_in_child() -> None:
     """A forked child has no writer thread: what it queued would pile up and never be written."""
     _state.writer = None
     _state.thread_time = ThreadTime()
+    _state.step_time = StepTime(_state.thread_time)
     _state.refresh()
 
 
@@ -344,11 +365,13 @@ __all__ = [
     "OpenSpan",
     "add_drain",
     "begin",
+    "begin_step",
     "complete",
     "counter",
     "device",
     "discard",
     "end",
+    "end_step",
     "in_compute_span",
     "is_on",
     "is_timeline_on",

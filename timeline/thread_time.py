@@ -10,6 +10,8 @@ import threading
 import time
 from typing import Final
 
+from .vocabulary import CPU_COUNTERS, PROCESS_CPU_COUNTER, STARVED_COUNTERS, Category
+
 _PATH: Final = "/proc/thread-self/schedstat"
 _MOST_NBYTES: Final = 80
 
@@ -32,6 +34,48 @@ class ThreadTime:
             except (OSError, ValueError, IndexError):
                 self._threads.descriptor = -1
         return time.thread_time_ns(), -1
+
+
+class StepTime:
+    """What the training thread got of the processor in a step, and how much of that outside the parts that are metered.
+
+    Waits are parts, too: a thread that waits for collectives executes some of them itself, which is no work of the loop.
+    """
+
+    def __init__(self, thread_time: ThreadTime) -> None:
+        self._thread_time = thread_time
+        self._begun: tuple[int, int] | None = None
+        self._process_ns = 0
+        self._in_parts = [0, 0]
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._begun = self._thread_time.read()
+        self._process_ns = time.process_time_ns()
+        self._in_parts = [0, 0]
+
+    def add(self, ran_ns: int, waited_ns: int) -> None:
+        """A part of the step is over, in which the thread ran and waited for a core so long."""
+        self._in_parts[0] += ran_ns
+        self._in_parts[1] += waited_ns
+
+    def end(self) -> dict[str, int]:
+        """The step is over.
+
+        Returns:
+            Counters of the step (ns): for how long the thread ran outside the parts, for how long it waited for a core there,
+            and for how long all threads of the process ran; none if the step's beginning was not seen.
+        """
+        if self._begun is None:
+            return {}
+        ran, waited = self._thread_time.read()
+        process_ns = time.process_time_ns() - self._process_ns
+        # A part that reaches over the end of a step is counted whole where it ends.
+        found = {CPU_COUNTERS[Category.OTHER]: max(ran - self._begun[0] - self._in_parts[0], 0)}
+        if waited >= 0 and self._begun[1] >= 0:
+            found[STARVED_COUNTERS[Category.OTHER]] = max(waited - self._begun[1] - self._in_parts[1], 0)
+        self._begun = None
+        return found | {PROCESS_CPU_COUNTER: process_ns}
 
 
 def _open() -> int:

@@ -161,7 +161,7 @@ def _compute(ms: float) -> None:
         end_s = time.monotonic() + ms / 1e3
         while time.monotonic() < end_s:
             pass
-        time.sleep(_PERIOD_S - ms / 1e3)
+        time.sleep(max(0.0, _PERIOD_S - ms / 1e3))
 
 
 def _compute_in_calls(ms: float) -> None:
@@ -170,4 +170,4 @@ def _compute_in_calls(ms: float) -> None:
     numbers = round(1_000_000 * ms / 1e3 / (time.thread_time() - began_s))
     while True:
         sum(range(numbers))
-        time.sleep(_PERIOD_S - ms / 1e3)
+        time.sleep(max(0.0, _PERIOD_S - ms / 1e3))

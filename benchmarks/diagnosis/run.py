@@ -45,8 +45,9 @@ def chosen(cases: Sequence[Case], only: Sequence[str] | None) -> list[Case]:
     return found
 
 
-def record(into: Path, cases: Sequence[Case], steps: int, rounds: int) -> int:
+def record(into: Path, cases: Sequence[Case], steps: int, rounds: int, clean_rounds: int | None = None) -> int:
     """Train every case, a round of all cases after the other; returns how many runs failed."""
+    with_clean = rounds if clean_rounds is None else clean_rounds
     runs: list[tuple[str, Job, Path]] = []
     for number in range(1, rounds + 1):
         for case in cases:
@@ -55,7 +56,7 @@ def record(into: Path, cases: Sequence[Case], steps: int, rounds: int) -> int:
                 continue
             folder = into / case.slug / str(number)
             runs.append((f"{case.name}, {number}", case.job(steps, is_faulty=True), folder / "faulty"))
-            if case.class_ != "healthy":
+            if case.class_ != "healthy" and number <= with_clean:
                 runs.append((f"{case.name}, {number}, clean", case.job(steps, is_faulty=False), folder / "clean"))
             folder.parent.mkdir(parents=True, exist_ok=True)
             (folder.parent / "case.json").write_text(json.dumps(case.as_json(), indent=2) + "\n", encoding="utf-8")
@@ -155,6 +156,9 @@ def make_parser() -> argparse.ArgumentParser:
     training = argparse.ArgumentParser(add_help=False)
     training.add_argument("--steps", type=int, default=60, help="steps of each run (default 60)")
     training.add_argument("--rounds", type=int, default=3, help="runs with and without the fault (default 3)")
+    training.add_argument(
+        "--clean-rounds", type=int, help="in how many rounds the run without the fault is made (default all)"
+    )
     output = argparse.ArgumentParser(add_help=False)
     output.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -174,7 +178,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(words)
     if arguments.command == "record":
         cases = chosen(SETS[arguments.set], arguments.only)
-        return 1 if record(arguments.into, cases, arguments.steps, arguments.rounds) else 0
+        failed = record(arguments.into, cases, arguments.steps, arguments.rounds, arguments.clean_rounds)
+        return 1 if failed else 0
     if arguments.command == "judge":
         kept = recorded_cases(arguments.folder)
         if arguments.set != "all":
@@ -183,7 +188,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         with tempfile.TemporaryDirectory() as folder:
             cases = chosen(SETS[arguments.set], arguments.only)
-            if record(Path(folder), cases, arguments.steps, arguments.rounds):
+            if record(Path(folder), cases, arguments.steps, arguments.rounds, arguments.clean_rounds):
                 return 1
             rows = judge(Path(folder), cases)
     if not rows:

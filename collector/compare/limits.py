@@ -6,8 +6,6 @@ import numpy as np
 
 from ..analysis import FEW_STEPS, Analysis
 
-#: What a reader drops from a file that ends in the middle.
-_SIGNS_OF_CUT: Final = ("truncated", "unclosed_begin")
 #: Steps that take in more or less by this share do different work.
 _SAME_INPUT_RATIO: Final = 0.02
 
@@ -56,9 +54,8 @@ def find_limits(before: Analysis, after: Analysis) -> tuple[str, ...]:
 def _of_one(analysis: Analysis, when: str) -> list[str]:
     """What makes one of the runs a poor witness."""
     meta, notes = analysis.trace.meta, []
-    cut = [f"{meta.dropped[sign]} {sign.replace('_', ' ')}" for sign in _SIGNS_OF_CUT if meta.dropped.get(sign)]
-    if cut:
-        notes.append(f"the trace {when} ends in the middle ({', '.join(cut)}): the run may have ended early")
+    if analysis.condition.has_failed:
+        notes.append(f"the run {when} did not come to its end ({analysis.condition.ending})")
     if 0 < len(meta.ranks) < meta.size and analysis.facts.breakdown.knows_compute:
         notes.append(f"the trace {when} has {len(meta.ranks)} of {meta.size} ranks")
     if analysis.facts.steps.count < FEW_STEPS:

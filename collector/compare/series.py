@@ -12,7 +12,9 @@ What the program does by plan is no chance: checkpoints, and stalls that come at
 taken as given, but for one more or less that a window may cut off; only their lengths vary.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -115,9 +117,11 @@ def _block_length(values: Floats) -> int:
     """How many neighbouring steps stay together: as far as they resemble each other, by the autocorrelation of ranks."""
     count = len(values)
     usual = int(count ** (1 / 3)) if count >= _MIN_STEPS_FOR_BLOCKS else 1
-    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(float)
+    ordered = np.sort(values)
+    # Of equal values each has the middle rank.
+    ranks = (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, side="right")) / 2
     ranks -= ranks.mean()
-    power = float(ranks @ ranks)
+    power = max(float(ranks @ ranks), 1e-9)
     reach = 1.0
     for lag in range(1, count // _MIN_BLOCKS):
         correlation = float(ranks[lag:] @ ranks[:-lag]) / power
@@ -179,21 +183,9 @@ def _intervals(first: Sample, second: Sample, block: int) -> dict[str, tuple[flo
             margin = _one_of_plan(*splits) / max(float(first.durations_ns.mean()), 1.0)
             low, high = low - margin, high + margin
         found[name] = (max(low, 0.0), high)
-        if not low <= 1 <= high:
-            observed = _statistic(name, second.durations_ns) - _statistic(name, first.durations_ns)
-            found[name] = _with_chance(found[name], observed, _shuffled(name, first, second, splits, block), level)
+        if not low <= 1 <= high and not _is_beyond_chance(name, first, second, splits, block):
+            found[name] = (min(low, 1.0), max(high, 1.0))
     return found
-
-
-def _with_chance(
-    interval: tuple[float, float], observed: float, by_chance: Floats, level: float
-) -> tuple[float, float]:
-    """The interval, extended to 1 where shuffled runs differ as much often enough."""
-    low, high = interval
-    as_much = (by_chance >= observed) if low > 1 else (by_chance <= observed)
-    if (1 + as_much.sum()) / (1 + len(by_chance)) > level / 2:
-        low, high = min(low, 1.0), max(high, 1.0)
-    return low, high
 
 
 def _one_of_plan(one: _Split, two: _Split) -> float:
@@ -222,11 +214,42 @@ def _drawn_means(split: _Split, block: int, random: np.random.Generator) -> Floa
     return means
 
 
-def _shuffled(name: str, first: Sample, second: Sample, splits: tuple[_Split, _Split], block: int) -> Floats:
-    """Differences of a statistic (second run less first) that chance makes, by shuffled blocks of both runs."""
-    cut = len(first.durations_ns)
-    parts = [split.base for split in splits] if name == "mean" else [first.durations_ns, second.durations_ns]
-    steps = np.concatenate(parts)
+def _is_beyond_chance(name: str, first: Sample, second: Sample, splits: tuple[_Split, _Split], block: int) -> bool:
+    """Whether shuffled blocks of both runs seldom differ as much as the runs do, in the same direction."""
+    if name == "mean":
+        difference = float(second.durations_ns.mean() - first.durations_ns.mean())
+        by_chance = _shuffled(_differences, [split.base for split in splits], block)
+        by_chance = np.sign(difference) * (by_chance + _shuffled_plan(*splits)) + _one_of_plan(*splits)
+        observed = abs(difference)
+    else:
+        quantile = 0.5 if name == "median" else 0.95
+        runs = [first.durations_ns, second.durations_ns]
+        if _statistic(name, runs[0]) > _statistic(name, runs[1]):
+            runs.reverse()
+        test = partial(_exceeding, quantile)
+        by_chance = _shuffled(test, runs, block)
+        observed = float(test(runs[0][None, :], runs[1][None, :])[0])
+    return float((1 + (by_chance >= observed).sum()) / (1 + len(by_chance))) <= LEVELS[name] / 2
+
+
+def _differences(first: Resamples, second: Resamples) -> Floats:
+    """Of the means of each pair of rows."""
+    found: Floats = second.mean(axis=1) - first.mean(axis=1)
+    return found
+
+
+def _exceeding(quantile: float, first: Resamples, second: Resamples) -> Floats:
+    """Share of the steps of the second run that are longer than the first run's quantile, of each pair of rows.
+
+    Quantiles themselves jump when shuffled, where a run's steps are of two lengths.
+    """
+    found: Floats = (second > np.quantile(first, quantile, axis=1)[:, None]).mean(axis=1)
+    return found
+
+
+def _shuffled(test: Callable[[Resamples, Resamples], Floats], runs: Sequence[Floats], block: int) -> Floats:
+    """What `test` gives for shuffled blocks of both runs, cut apart again into runs of the same lengths."""
+    cut, steps = len(runs[0]), np.concatenate(runs)
     # Blocks do not reach from one run into the other.
     blocks_of_first = np.arange(cut) // block
     of_block = np.concatenate((blocks_of_first, blocks_of_first[-1] + 1 + np.arange(len(steps) - cut) // block))
@@ -235,21 +258,16 @@ def _shuffled(name: str, first: Sample, second: Sample, splits: tuple[_Split, _S
     for _ in range(0, _RESAMPLES, _AT_ONCE):
         keys = random.random((_AT_ONCE, int(of_block[-1]) + 1))
         rows = steps[np.argsort(keys[:, of_block], axis=1, kind="stable")]
-        found.append(_statistics(name, rows[:, cut:]) - _statistics(name, rows[:, :cut]))
-    by_chance = np.concatenate(found)
-    if name == "mean":
-        # One more or less of what comes by plan counts as chance, in either direction.
-        margin = np.copysign(_one_of_plan(*splits), second.durations_ns.mean() - first.durations_ns.mean())
-        by_chance = by_chance + _shuffled_plan(*splits, random) + margin
-    return by_chance
+        found.append(test(rows[:, :cut], rows[:, cut:]))
+    return np.concatenate(found)
 
 
-def _shuffled_plan(one: _Split, two: _Split, random: np.random.Generator) -> Floats | float:
+def _shuffled_plan(one: _Split, two: _Split) -> Floats | float:
     """What chance makes of the lengths of what comes by plan, in the difference of means, ns."""
     pooled = np.concatenate((one.planned, two.planned))
     if not len(one.planned) or not len(two.planned):
         return 0.0
-    shuffled = random.permuted(np.tile(pooled - pooled.mean(), (_RESAMPLES, 1)), axis=1)
+    shuffled = np.random.default_rng(3).permuted(np.tile(pooled - pooled.mean(), (_RESAMPLES, 1)), axis=1)
     cut = len(one.planned)
     difference: Floats = shuffled[:, cut:].sum(axis=1) / len(two.base) - shuffled[:, :cut].sum(axis=1) / len(one.base)
     return difference

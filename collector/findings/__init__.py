@@ -7,14 +7,18 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from ...timeline.errors import UsageError
+from ..facts import Facts
 from .base import CLASSES, WORTH_RATIO, Finding, Rule
+from .calls import BlockingCalls
 from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
 from .device import ExposedOnDevice, IdleDevice, SlowCopies
 from .gradients import BucketCopies, LateGradients, OversizeGradient
 from .host import Checkpoints, HostCode
-from .late_rank import LateRank
+from .late_rank import LateRank, LateSteps
+from .long_cycle import LongCycle
+from .only_communication import MovingBytes
 from .run_level import SlowingDown, Stalls
 from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
@@ -25,12 +29,12 @@ RULES: tuple[Rule, ...] = (
     WorkerStartUp(),
     SlowRanks(),
     UnevenBatches(),
-    LateRank(),
     SlowLink(),
     WrongBackend(),
     OversizeGradient(),
     LateGradients(),
     BucketCopies(),
+    BlockingCalls(),
     ExposedCommunication(),
     ExposedOnDevice(),
     SlowCopies(),
@@ -43,6 +47,9 @@ RULES: tuple[Rule, ...] = (
     SlowingDown(),
     Stalls(),
 )
+
+#: The rules for a trace that shows communication only, as Horovod's own timelines do.
+ONLY_COMMUNICATION: tuple[Rule, ...] = (LateRank(), LateSteps(), LongCycle(), MovingBytes(), SlowingDown())
 
 #: Entry points of this group name classes of rules, which are made without arguments.
 GROUP = "tlkit.rules"
@@ -64,4 +71,10 @@ def all_rules() -> tuple[Rule, ...]:
     return (*RULES, *others)
 
 
-__all__ = ["CLASSES", "GROUP", "RULES", "WORTH_RATIO", "Finding", "Rule", "all_rules"]
+def rules_for(facts: Facts) -> tuple[Rule, ...]:
+    """The rules that fit what a trace shows, and those of other installed packages."""
+    known = all_rules()
+    return known if facts.breakdown.knows_compute else (*ONLY_COMMUNICATION, *known[len(RULES) :])
+
+
+__all__ = ["CLASSES", "GROUP", "RULES", "WORTH_RATIO", "Finding", "Rule", "all_rules", "rules_for"]

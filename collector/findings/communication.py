@@ -10,8 +10,9 @@ from ...timeline.vocabulary import Category
 from ..facts import Facts, Outcome, Row
 from ..model.breakdown import IDLE
 from ..model.words import milliseconds, shorten
-from ..predict.change import Change
+from ..predict.change import ByOperation, Change
 from .base import Finding, accumulation
+from .calls import called_by_user, is_called_by_user
 from .transport import fits_shared_memory, is_slow_link
 
 #: Below this share of the step communication is not worth a word.
@@ -20,9 +21,6 @@ MIN_RATIO: Final = 0.03
 SMALL_NBYTES: Final = 64 * 1024
 #: What half-precision leaves of the bytes of a float32 gradient.
 HALF: Final = 0.5
-NO_COMMUNICATION: Final = Change(latency=0.0, transfer=0.0, contention=0.0)
-#: Parts of a step in which bytes move.
-MOVING: Final = (str(Category.COLLECTIVE), str(Category.FUSION))
 #: Above this bus bandwidth a processor spends more time on halving gradients than the wire saves.  Measured: the transformer
 #: sample on Gloo, one host, 0.9 GB/s: 70 ms a step, 90 ms with fp16 compression.
 WORTH_COMPRESSING_GBPS: Final = 0.3
@@ -33,12 +31,10 @@ class ExposedCommunication:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """The kinds of cost that are worth a change."""
-        if facts.replay is not None:
-            moving = facts.outcome(NO_COMMUNICATION).saved_ns
-            asking = _asking(facts)
-        else:
-            moving = np.sum([facts.on_critical_rank(part) for part in MOVING], axis=0)
-            asking = np.zeros(len(moving))
+        if facts.replay is None:
+            return []
+        moving = facts.outcome(_scaled(facts, 0.0, 0.0, contention=0.0)).saved_ns
+        asking = _asking(facts)
         step_ns = facts.mean_step_ns
         findings = []
         if moving.mean() >= MIN_RATIO * step_ns:
@@ -60,7 +56,7 @@ def _asking(facts: Facts) -> Row:
 def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
     """Divide what communication costs into what goes with its number and what goes with its bytes."""
     table = facts.in_steps(facts.collectives)
-    table = table[table["kind"] != "barrier"]
+    table = table[(table["kind"] != "barrier") & ~is_called_by_user(table)]
     if table.empty:
         return []
     per_step = facts.steps.count * max(len(facts.ranks), 1)
@@ -84,15 +80,17 @@ def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
     return findings
 
 
-def _without(facts: Facts, moving_ns: Row, removed: float) -> Outcome:
-    """Of taking a share of all communication away."""
-    change = Change(latency=1 - removed, transfer=1 - removed, contention=1 - removed)
-    return facts.outcome(change) if facts.replay is not None else facts.outcome_of(moving_ns * removed, change)
+def _scaled(facts: Facts, latency: ByOperation, transfer: ByOperation, *, contention: float) -> Change:
+    """Operations that take so many times as long, but for those that user code calls and waits for (calls.py)."""
+    called = called_by_user(facts)
+    return Change(
+        latency=np.where(called, 1.0, latency), transfer=np.where(called, 1.0, transfer), contention=contention
+    )
 
 
 def _of_unknown_size(facts: Facts, moving_ns: Row, table: pd.DataFrame, evidence: dict[str, Any]) -> Finding:
     """A profile without shapes: what it costs is known, and not what would help most."""
-    outcome = _without(facts, moving_ns, HALF)
+    outcome = facts.outcome(_scaled(facts, HALF, HALF, contention=HALF))
     return Finding(
         class_="communication",
         cause="exposed-communication",
@@ -119,7 +117,7 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
     latency_ns = float(small["transfer_ns"].median())
     # What is left when they travel as one.
     share = float(small["dur_ns"].sum() + small["copy_ns"].sum()) / all_ns * (1 - 1 / count)
-    outcome = _fused(facts, moving_ns, share, count)
+    outcome = _fused(facts, share, count)
     alone = float(small["tensors"].median()) <= 1
     nbytes = float(small["nbytes"].clip(lower=0).sum()) / (facts.steps.count * max(len(facts.ranks), 1))
     threshold = max(2, 1 << int(np.ceil(np.log2(max(nbytes, 1) * 2 / (1 << 20) + 1))))
@@ -132,7 +130,7 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
     return Finding(
         class_="communication",
         cause="many-small-collectives",
-        ranks=facts.ranks if facts.breakdown.knows_compute else (),
+        ranks=facts.ranks,
         predicted_gain=outcome.gain,
         gain_interval=outcome.interval,
         outcome=outcome,
@@ -146,24 +144,20 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
     )
 
 
-def _fused(facts: Facts, moving_ns: Row, share: float, count: float) -> Outcome:
+def _fused(facts: Facts, share: float, count: float) -> Outcome:
     """Of having the small collectives of a step travel as one."""
-    if facts.replay is None:
-        return _without(facts, moving_ns, share)
-    operations = facts.replay.graph.operations
+    assert facts.graph is not None
+    operations = facts.graph.operations
     small = (operations.nbytes >= 0) & (operations.nbytes <= SMALL_NBYTES)
     factor = np.where(small, 1 / count, 1.0)
-    left = 1 - (1 - 1 / count) * share
-    return facts.outcome(Change(latency=factor, transfer=factor, contention=left))
+    return facts.outcome(_scaled(facts, factor, factor, contention=1 - (1 - 1 / count) * share))
 
 
-def _fewer_bytes(facts: Facts, moving_ns: Row, share: float, removed: float) -> Outcome:
+def _fewer_bytes(facts: Facts, share: float, removed: float) -> Outcome:
     """Of taking a share of the bytes of large collectives away."""
-    if facts.replay is None:
-        return _without(facts, moving_ns, share * removed)
-    operations = facts.replay.graph.operations
-    large = operations.nbytes > SMALL_NBYTES
-    return facts.outcome(Change(transfer=np.where(large, 1 - removed, 1.0), contention=1 - share * removed))
+    assert facts.graph is not None
+    large = facts.graph.operations.nbytes > SMALL_NBYTES
+    return facts.outcome(_scaled(facts, 1.0, np.where(large, 1 - removed, 1.0), contention=1 - share * removed))
 
 
 def _fuse_more(threshold: int, *, alone: bool) -> str:
@@ -180,7 +174,7 @@ def _bandwidth(
     facts: Facts, moving_ns: Row, large: pd.DataFrame, all_ns: float, evidence: dict[str, Any]
 ) -> list[Finding]:
     """Large collectives: the time goes with the bytes."""
-    if facts.breakdown.knows_compute and (fits_shared_memory(facts) or is_slow_link(facts)):
+    if fits_shared_memory(facts) or is_slow_link(facts):
         return []  # another rule has the better answer to the same cost
     share = float(large["dur_ns"].sum() + large["copy_ns"].sum()) / all_ns
     nbytes = float(large["nbytes"].sum())
@@ -188,10 +182,9 @@ def _bandwidth(
     on_processor = not large["algorithm"].astype(str).str.contains("nccl|rccl", case=False).any()
     compress = not on_processor or algbw < WORTH_COMPRESSING_GBPS
     wide = float(large["dtype"].isin(["float32", "float64"]).mean())
-    outcome = _fewer_bytes(facts, moving_ns, share, HALF * (wide if compress else 1.0))
+    outcome = _fewer_bytes(facts, share, HALF * (wide if compress else 1.0))
     biggest = _biggest_tensor(facts)
     who = f" The largest tensor is {biggest[0]} with {biggest[1] / 1e6:.1f} MB." if biggest else ""
-    doubt = "" if facts.breakdown.knows_compute else " How much of that computation hides, this trace cannot tell."
     fp16 = "DistributedOptimizer(compression=hvd.Compression.fp16)"
     less_often = "DistributedOptimizer(backward_passes_per_step=2)"
     if facts.trace.meta.runtime == "torch":
@@ -210,16 +203,16 @@ def _bandwidth(
         Finding(
             class_="communication",
             cause="bandwidth-bound",
-            ranks=facts.ranks if facts.breakdown.knows_compute else (),
+            ranks=facts.ranks,
             predicted_gain=outcome.gain,
             gain_interval=outcome.interval,
             outcome=outcome,
-            confidence=0.8 if facts.breakdown.knows_compute else 0.5,
+            confidence=0.8,
             evidence={**evidence, "algbw_gbps": round(algbw, 3), "largest_tensor": biggest[0] if biggest else ""},
             remedy=remedy,
             sentence=(
                 f"{evidence['bytes_per_step'] / 1e6:.1f} MB a step move at {algbw:.2f} GB/s; "
-                f"{_cost(facts, moving_ns)}.{who}{doubt}"
+                f"{_cost(facts, moving_ns)}.{who}"
             ),
         )
     ]
@@ -228,8 +221,6 @@ def _bandwidth(
 def _cost(facts: Facts, moving_ns: Row) -> str:
     """What communication costs, as far as the trace can tell."""
     share = f"{milliseconds(float(moving_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step"
-    if not facts.breakdown.knows_compute:
-        return f"communication takes {share}"
     contention_ns = float(facts.contention_ns.max(axis=0).mean())
     if contention_ns > MIN_RATIO * facts.mean_step_ns:
         return f"that costs {share}, {milliseconds(contention_ns)} of it by taking cores from backward"

@@ -1,6 +1,7 @@
 """The verdict on a device: of a recording without steps, of idle time that nobody can explain, healthy steps."""
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
@@ -11,18 +12,19 @@ from ..model.words import duration, milliseconds, shorten
 from .base import WORTH_RATIO, Finding
 from .device import exposed_sentence, find_idle
 from .idle_words import CLASS_OF, cause_of, during, idle_remedy, idle_sentence
+from .plain import plain
 
 #: Idle time that nobody can explain makes a trace unfit to judge if it has more of the step than this.
 UNEXPLAINED_RATIO: Final = 0.3
 
 
-def device_verdict(facts: Facts) -> Finding | None:
+def device_verdict(facts: Facts, worthy: Sequence[Finding]) -> Finding | None:
     """The verdict where a device shows and the rules cannot give one: no steps, or idle time that nobody can explain."""
     device = facts.device
     if device is None:
         return None
     if device.has_steps:
-        return _unexplained(facts, device)
+        return _unexplained(facts, device, worthy)
     parts = device.breakdown.parts_ns
     shares = {
         reason: device.share(float(device.idle_ns[reason].sum()))
@@ -37,11 +39,13 @@ def device_verdict(facts: Facts) -> Finding | None:
     return _busy(device)
 
 
-def _unexplained(facts: Facts, device: Device) -> Finding | None:
+def _unexplained(facts: Facts, device: Device, worthy: Sequence[Finding]) -> Finding | None:
     """Steps most of which the device was idle with work in its queue."""
-    if device.share(float(device.idle_ns[QUEUED].sum())) < UNEXPLAINED_RATIO:
-        return None
-    return find_idle(facts, device, QUEUED)
+    share = device.share(float(device.idle_ns[QUEUED].sum()))
+    best = worthy[0].predicted_gain if worthy else 0.0
+    return (
+        find_idle(facts, device, QUEUED) if share > max(UNEXPLAINED_RATIO, best) and facts.replay is not None else None
+    )
 
 
 def _recorded(device: Device) -> str:
@@ -75,7 +79,15 @@ def _part_of_recording(device: Device, name: str, share: float) -> Finding:
     else:
         class_, cause = CLASS_OF.get(name, "compute"), cause_of(name)
         sentence, remedy = idle_sentence(device, name, of_what), idle_remedy(device, name)
-    return _plain(class_, cause, device, sentence, remedy, {"share_of_recording": round(share, 4)})
+    return plain(
+        class_,
+        cause,
+        sentence,
+        remedy,
+        ranks=device.breakdown.ranks,
+        confidence=0.6,
+        evidence={"share_of_recording": round(share, 4)},
+    )
 
 
 def _busy(device: Device) -> Finding:
@@ -93,31 +105,12 @@ def _busy(device: Device) -> Finding:
             f" {milliseconds(queued_ns / device.count)} more show nothing although work was queued{during(device, QUEUED)}: it "
             "ran what was launched before the recording began, or what the profiler did not record."
         )
-    return _plain("healthy", "nothing-found", device, sentence, "", {"busy_ratio": round(busy, 4)})
+    return plain("healthy", "nothing-found", sentence, confidence=0.6, evidence={"busy_ratio": round(busy, 4)})
 
 
-def _plain(
-    class_: str, cause: str, device: Device, sentence: str, remedy: str, evidence: dict[str, Any]
-) -> Finding:  # fmt: skip
-    return Finding(
-        class_=class_,
-        cause=cause,
-        ranks=device.breakdown.ranks if class_ != "healthy" else (),
-        predicted_gain=0.0,
-        gain_interval=(0.0, 0.0),
-        confidence=0.6,
-        evidence=evidence,
-        remedy=remedy,
-        sentence=sentence,
-    )
-
-
-def healthy_sentence(facts: Facts) -> str | None:
-    """What the steps of a device go to where nothing stands out; None without a device."""
-    device = facts.device
-    if device is None or not device.has_steps:
-        return None
-    parts, total_ns = device.breakdown.parts_ns, max(float(device.steps.duration_ns.sum()), 1.0)
+def healthy_device(facts: Facts) -> Finding:
+    """What the steps of a device go to where nothing stands out."""
+    parts, total_ns = facts.breakdown.parts_ns, max(float(facts.breakdown.step_ns.sum()), 1.0)
     names = {
         "kernels of forward": Category.FORWARD,
         "backward": Category.BACKWARD,
@@ -130,4 +123,6 @@ def healthy_sentence(facts: Facts) -> str | None:
     shares = {words: float(parts[str(part)].sum()) / total_ns for words, part in names.items()}
     shares["an idle device"] = float(parts[IDLE].sum()) / total_ns
     shown = ", ".join(f"{share:.0%} {words}" for words, share in shares.items() if share >= 0.005)  # noqa: PLR2004  half a per cent
-    return f"Nothing stands out: of each {milliseconds(facts.mean_step_ns)} step {shown}."
+    return plain(
+        "healthy", "nothing-found", f"Nothing stands out: of each {milliseconds(facts.mean_step_ns)} step {shown}."
+    )

@@ -15,6 +15,9 @@ from .base import WORTH_RATIO, Finding, accumulation
 
 #: A tensor with this share of all bytes is what communication is about.
 OVERSIZE_SHARE: Final = 0.5
+#: So many tensors at most share that place, each with so much of the bytes.
+MAX_OVERSIZE: Final = 3
+OVERSIZE_EACH: Final = 0.2
 OVERSIZE_NBYTES: Final = 4 * 1024 * 1024
 #: Gradients that are ready in this last share of backward have nothing left to hide behind.
 LATE_SHARE: Final = 0.15
@@ -60,11 +63,10 @@ class OversizeGradient:
         if tensors.empty:
             return []
         by_name = tensors.groupby("name", observed=True)["nbytes"].sum().sort_values(ascending=False)
-        share = float(by_name.iloc[0] / by_name.sum())
-        name = str(by_name.index[0])
-        if name == "everything else":
-            return []
-        nbytes = int(tensors.loc[tensors["name"] == name, "nbytes"].max())
+        by_name = by_name[by_name.index != "everything else"] / by_name.sum()
+        names = _largest(by_name)
+        share = float(by_name[names].sum()) if names else 0.0
+        nbytes = sum(int(tensors.loc[tensors["name"] == name, "nbytes"].max()) for name in names)
         if share < OVERSIZE_SHARE or nbytes < OVERSIZE_NBYTES:
             return []
         smaller = Change(latency=1 - share, transfer=1 - share, contention=1 - share)
@@ -72,13 +74,16 @@ class OversizeGradient:
         if communication < WORTH_RATIO / 2:
             return []
         backward = facts.part(str(Category.BACKWARD)).astype(float)
-        made_ns = np.minimum(_time_to_make(facts, tensors, name), (backward - facts.contention_ns).mean(axis=1))
+        made_ns = np.minimum(
+            np.sum([_time_to_make(facts, tensors, name) for name in names], axis=0),
+            (backward - facts.contention_ns).mean(axis=1),
+        )
         work: dict[str, ByStep] = {
             str(Category.OPTIMIZER): 1 - share,
             str(Category.BACKWARD): removed(backward, made_ns[:, None]),
         }
         outcome = facts.outcome(smaller & Change(work=work))
-        shown = shorten(name.removeprefix("allreduce."))
+        shown = " and ".join(shorten(name.removeprefix("allreduce.")) for name in names)
         return [
             Finding(
                 class_="communication",
@@ -89,7 +94,8 @@ class OversizeGradient:
                 outcome=outcome,
                 confidence=0.75,
                 evidence={
-                    "tensor": shorten(name),
+                    "tensor": shorten(names[0]),
+                    "tensors": [shorten(name) for name in names],
                     "bytes": nbytes,
                     "share_of_bytes": round(share, 3),
                     "gain_from_communication_alone": round(communication, 4),
@@ -101,12 +107,22 @@ class OversizeGradient:
                     f"every few steps ({accumulation(facts)})."
                 ),
                 sentence=(
-                    f"{shown} has {share:.0%} of all gradient bytes ({nbytes / 1e6:.1f} MB): computing, reducing and applying "
-                    f"its gradient costs {milliseconds(outcome.mean_saved_ns)} of each "
+                    f"{shown} {'has' if len(names) == 1 else 'have'} {share:.0%} of all gradient bytes ({nbytes / 1e6:.1f} MB): computing, reducing and applying "
+                    f"{'its gradient' if len(names) == 1 else 'their gradients'} costs {milliseconds(outcome.mean_saved_ns)} of each "
                     f"{milliseconds(facts.mean_step_ns)} step."
                 ),
             )
         ]
+
+
+def _largest(shares: pd.Series) -> list[str]:
+    """The few tensors, largest first, that have most of the bytes between them: each a good part of it."""
+    names: list[str] = []
+    for name, share in shares.head(MAX_OVERSIZE).items():
+        if share < OVERSIZE_EACH:
+            break
+        names.append(str(name))
+    return names
 
 
 def _time_to_make(facts: Facts, tensors: pd.DataFrame, name: str) -> np.ndarray:

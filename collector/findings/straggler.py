@@ -11,7 +11,7 @@ from ..model.breakdown import EXPOSED
 from ..model.pattern import Pattern, find_pattern
 from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
-from ..predict.straggling import find_stragglers
+from ..predict.straggling import find_stragglers, longer_ns
 from .base import Finding
 from .root_cause import root_cause
 
@@ -174,10 +174,7 @@ def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
 
 def _excess_of_part(facts: Facts, part: str, excess: Excess) -> float:
     """How much longer the slow ranks spend on a part than the others, on average over the slow steps (ns)."""
-    values = facts.part(part).astype(float)
-    others = [row for row in range(len(values)) if row not in excess.rows]
-    peers = np.median(values[others], axis=0) if others else np.sort(values, axis=0)[(len(values) - 1) // 2]
-    return float((values - peers)[excess.slow].mean())
+    return float(longer_ns(facts, part, excess)[excess.slow].mean())
 
 
 def _waits(facts: Facts) -> dict[str, Any]:

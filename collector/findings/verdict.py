@@ -1,49 +1,66 @@
 """The one sentence that a reader needs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
 from ..model.breakdown import EXPOSED
+from ..model.condition import Condition
 from ..model.words import milliseconds
-from . import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding
+from .device_verdict import device_verdict, healthy_device
+from .incomplete import incomplete, only_told
+from .plain import plain
+from .unseen import verdict_of_communication
 
-#: A trace of communication alone that says nothing of this much of the step cannot be called healthy.
-UNSEEN_RATIO = 0.4
+#: A step of which this much is computed by the model is bound by it.
+BOUND_RATIO: Final = 0.5
 
 
-def choose_verdict(facts: Facts, findings: Sequence[Finding]) -> Finding:
-    """The finding with the largest gain, or why there is none."""
-    if not facts.steps.count:
-        return _nothing_known(facts)
-    worthy = [finding for finding in findings if finding.predicted_gain > WORTH_RATIO]
-    unseen = _unseen_ratio(facts)
-    if worthy and (facts.breakdown.knows_compute or worthy[0].predicted_gain >= (unseen or 0) / 2):
-        return worthy[0]
-    if unseen is not None and unseen > UNSEEN_RATIO:
-        return _unseen(facts, unseen)
-    if worthy:
-        return worthy[0]
-    if not facts.breakdown.knows_compute:
-        return _plain(
-            "healthy",
-            "nothing-found",
-            "No communication problem stands out in this trace, which shows communication only.",
+def choose_verdict(facts: Facts, findings: Sequence[Finding], condition: Condition) -> Finding:
+    """The finding with the largest gain, or why there is none; that a run has not come to its end is said first."""
+    verdict = _of_steps(facts, findings, condition)
+    if not condition.has_failed:
+        return verdict
+    first = condition.sentences()[0]
+    if verdict.class_ in {"healthy", "unknown"}:
+        return plain(
+            "unknown",
+            condition.ending,
+            first if verdict.class_ == "unknown" else f"{first} Until then: {verdict.sentence}",
+            _what_to_do(condition),
+            ranks=condition.blamed_ranks,
         )
-    return _healthy(facts)
+    return replace(verdict, sentence=f"{first} Until then: {verdict.sentence}")
 
 
-def _plain(class_: str, cause: str, sentence: str, remedy: str = "", confidence: float = 0.9) -> Finding:
-    return Finding(
-        class_=class_,
-        cause=cause,
-        ranks=(),
-        predicted_gain=0.0,
-        gain_interval=(0.0, 0.0),
-        confidence=confidence,
-        remedy=remedy,
-        sentence=sentence,
-    )
+def _of_steps(facts: Facts, findings: Sequence[Finding], condition: Condition) -> Finding:
+    """What the analysed steps tell."""
+    if not facts.steps.count:
+        return device_verdict(facts, ()) or _nothing_known(facts)
+    worthy = [finding for finding in findings if finding.predicted_gain > WORTH_RATIO]
+    if not facts.breakdown.knows_compute:
+        return verdict_of_communication(facts, worthy)
+    unexplained = device_verdict(facts, worthy)
+    if unexplained is not None:
+        return unexplained
+    if condition.is_incomplete and not facts.trace.collectives.empty:
+        return incomplete(facts, condition, only_told(facts, condition, worthy))
+    return worthy[0] if worthy else _healthy(facts)
+
+
+def _what_to_do(condition: Condition) -> str:
+    who = f"rank {condition.blamed_ranks[0]}" if condition.blamed_ranks else "the ranks"
+    if condition.ending == "hung":
+        return (
+            f"See what {who} does where it stopped: py-spy dump --pid of it while it hangs; a branch that not all ranks take, "
+            "a collective that one of them leaves out, a lock, a file or the network."
+        )
+    if any(end.how == "failed" for end in condition.endings):
+        return f"The log of {who} has the traceback."
+    return f"Look into the log of {who}, and into the system's for processes killed for lack of memory (dmesg)."
 
 
 def _nothing_known(facts: Facts) -> Finding:
@@ -51,7 +68,7 @@ def _nothing_known(facts: Facts) -> Finding:
         what = "the optimizer never stepped while the timeline was on"
     else:
         what = "no tensor comes back often enough to tell steps"
-    return _plain(
+    return plain(
         "unknown",
         "no-steps",
         f"There are no steps in this trace: {what}. Record at least ten steps of training.",
@@ -59,26 +76,10 @@ def _nothing_known(facts: Facts) -> Finding:
     )
 
 
-def _unseen_ratio(facts: Facts) -> float | None:
-    """Share of the steps of which a communication-only trace says nothing; None for other traces."""
-    if facts.breakdown.knows_compute:
-        return None
-    return float(facts.part(str(Category.OTHER)).sum() / max(facts.breakdown.step_ns.sum(), 1))
-
-
-def _unseen(facts: Facts, ratio: float) -> Finding:
-    return _plain(
-        "unknown",
-        "time-outside-communication",
-        f"{ratio:.0%} of each {milliseconds(facts.mean_step_ns)} step passes without communication; whether data loading or "
-        "computation takes it, this trace does not say: record the run with tl-run.",
-        "HOROVOD_TIMELINE=t.json tl-run -np N python train.py records data loading, forward, backward and optimizer as well.",
-        0.9,
-    )
-
-
 def _healthy(facts: Facts) -> Finding:
     """Say what the time goes to, so that `healthy` is an answer and not a shrug."""
+    if facts.breakdown.on_device:
+        return healthy_device(facts)
     total = max(float(facts.breakdown.step_ns.sum()), 1.0)
 
     def share(*names: str) -> float:
@@ -92,9 +93,9 @@ def _healthy(facts: Facts) -> Finding:
         if is_known
         else "and what communication takes of it cannot be told, since none was recorded"
     )
-    bound = " (the run is compute-bound)" if is_known and model >= 0.5 else ""  # noqa: PLR2004  half
+    bound = " (the run is compute-bound)" if is_known and model >= BOUND_RATIO else ""
     sentence = (
         f"Nothing stands out: {model:.0%} of each {milliseconds(facts.mean_step_ns)} step is forward, backward and "
         f"optimizer{bound}, {share(str(Category.DATA)):.0%} waiting for data, {communication}."
     )
-    return _plain("healthy", "nothing-found", sentence)
+    return plain("healthy", "nothing-found", sentence)

@@ -88,7 +88,8 @@ def find_condition(trace: Trace, steps: Steps, *, now_unix_ns: int = 0) -> Condi
     ending, blamed = _ending(trace, endings, waiting, step_ns, now_unix_ns)
     # Horovod's own timeline is of rank 0 alone, and that is all there is.
     writes_every_rank = meta.format != "horovod"
-    missing = max(meta.size - len(meta.ranks), 0) if writes_every_rank else 0
+    # Ranks that the user has left out are here all the same.
+    missing = max(meta.size - len({*meta.ranks, *meta.ends}), 0) if writes_every_rank else 0
     several = len(meta.ranks) > 1
     aligned = meta.clock.method != "none"
     precise = not step_ns or meta.clock.uncertainty_ns <= MAX_UNCERTAINTY_RATIO * step_ns

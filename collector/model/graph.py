@@ -33,6 +33,8 @@ Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 #: A wait for a collective may end so much before the collective does, by the clocks.
 CLOCK_SLACK_NS: Final = 200_000
+#: The end of an operation may be noted so much later than the waiting thread goes on, or half as long as that has waited.
+LATE_NS: Final = 2_000_000
 
 ON_OPERATION: Final = 0
 ON_BATCH: Final = 1
@@ -56,7 +58,7 @@ class Graph:
     segment_piece: Times
     """First piece of each segment, and N: int64[G + 1]."""
     wait_segment: Times
-    """The segment that ends with the wait; the next one begins after it: int64[W], in order of their ends."""
+    """The segment that ends with the wait; the next one begins after it: int64[W], in an order in which they can be followed."""
     wait_start_ns: Times
     wait_end_ns: Times
     wait_kind: Times
@@ -180,20 +182,28 @@ def _apart(waits: Intervals) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _ended_by(blocked: Intervals, row: int, operations: Operations) -> tuple[Times, Floats]:
-    """For each wait the last operation of the rank that ended within it (-1 for none), and the time from its end to the wait's."""
-    own_end = operations.own_end_ns[:, row]
+    """What each wait waited for (-1 if nothing explains it), and the time from that operation's end to the wait's.
+
+    It is the last operation of the rank that ended within the wait.  Another thread notes the end, perhaps a little after the wait is
+    over: where none ended within, it is the one under way that ends next.
+    """
+    own_end, asked = operations.own_end_ns[:, row], operations.asked_ns(row)
     mine = np.flatnonzero(own_end >= 0)
+    if not len(mine):
+        return np.full(len(blocked), -1), np.zeros(len(blocked))
     order = mine[np.argsort(own_end[mine], kind="stable")]
     ends = own_end[order]
-    found = np.searchsorted(ends, blocked[:, 1] + CLOCK_SLACK_NS, side="right") - 1
-    index = np.maximum(found, 0)
-    if not len(order):
-        return np.full(len(blocked), -1), np.zeros(len(blocked))
-    target = order[index]
+    after = np.searchsorted(ends, blocked[:, 1] + CLOCK_SLACK_NS, side="right")
+    last, following = order[np.maximum(after - 1, 0)], order[np.minimum(after, len(order) - 1)]
     # What ended before the wait began did not end it, and neither did what was asked for after it.
-    explained = (found >= 0) & (ends[index] > blocked[:, 0]) & (operations.asked_ns(row)[target] <= blocked[:, 1])
+    ended = (after > 0) & (own_end[last] > blocked[:, 0]) & (asked[last] <= blocked[:, 1])
+    late = np.maximum(LATE_NS, (blocked[:, 1] - blocked[:, 0]) // 2)
+    under_way = (after < len(order)) & (asked[following] < blocked[:, 1]) & (own_end[following] < blocked[:, 1] + late)
+    target = np.where(ended, last, np.where(under_way, following, -1))
+    # Who goes on before the last member has asked (as the root of a broadcast does) waits for nobody.
+    target = np.where(operations.known_ns[target] <= blocked[:, 1] + CLOCK_SLACK_NS, target, -1)
     lag = blocked[:, 1] - operations.end_ns[target].astype(float)
-    return np.where(explained, target, -1), lag
+    return target, lag
 
 
 def _is_within(waits: Intervals, moments: Times) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -234,7 +244,9 @@ def _join(steps: Steps, tracks: list[_Track], operations: Operations, loading: L
     starts = [np.concatenate(([steps.start_ns[row, 0]], tracks[row].waits[:, 1])) for row in ranks]
     wait_segment = np.concatenate([segments[row] + np.arange(len(tracks[row].waits)) for row in ranks])
     waits = np.concatenate([track.waits for track in tracks])
-    order = np.argsort(waits[:, 1], kind="stable")
+    kind, target = (np.concatenate([getattr(track, name) for track in tracks]) for name in ("kind", "target"))
+    known = operations.known_ns[np.minimum(target, count - 1)] if count else target
+    order = np.argsort(np.where(kind == ON_OPERATION, np.maximum(waits[:, 1], known), waits[:, 1]), kind="stable")
     marks_segment = np.stack([segments[row] + tracks[row].mark_segment for row in ranks])
     marks_piece = np.stack([pieces[row] + tracks[row].mark_piece for row in ranks])
     member = operations.arrival_ns >= 0
@@ -250,8 +262,8 @@ def _join(steps: Steps, tracks: list[_Track], operations: Operations, loading: L
         wait_segment=wait_segment[order],
         wait_start_ns=waits[order, 0],
         wait_end_ns=waits[order, 1],
-        wait_kind=np.concatenate([track.kind for track in tracks])[order],
-        wait_target=np.concatenate([track.target for track in tracks])[order],
+        wait_kind=kind[order],
+        wait_target=target[order],
         wait_lag_ns=np.concatenate([track.lag_ns for track in tracks])[order],
         wait_hold_ns=np.concatenate([track.hold_ns for track in tracks])[order],
         operations=operations,

@@ -13,7 +13,7 @@ from .steps import Steps
 #: Other processes that take more of a host's cores than this disturb what is measured.
 MAX_OTHERS_RATIO: Final = 0.15
 #: A training thread that lacks a core for more than this share of the time is slowed down.
-MAX_STARVED_RATIO: Final = 0.05
+MAX_STARVED_RATIO: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

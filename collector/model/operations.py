@@ -24,7 +24,11 @@ MIN_FREE: Final = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operations:
-    """Collectives and messages, in order of their ends: K rows, R ranks."""
+    """Collectives and messages, in an order in which they can be followed: K rows, R ranks.
+
+    An operation comes after everything that it depends on: it is known when its last member has asked and the operation in front of it
+    is known (`known_ns`).
+    """
 
     kind: Sequence[str]
     caller: Sequence[str]
@@ -52,6 +56,8 @@ class Operations:
     """When the last member was done."""
     copy_ns: Floats
     """Copies into and out of the fusion buffer, mean over members."""
+    known_ns: Times
+    """The latest request of this operation and those in front of it; never decreases."""
     before: Times
     """Row of the operation in front of it in its chain, -1 for the first."""
     chained: np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -95,7 +101,7 @@ def find_operations(trace: Trace, steps: Steps) -> Operations:
     process_set = one["process_set"].to_numpy(dtype=np.int64)
     starts, ends = own_start.max(axis=1), own_end.max(axis=1)
     ready = arrival.max(axis=1)
-    before = _before(process_set, ends)
+    before = _before(process_set)
     behind = np.where(before >= 0, ends[np.maximum(before, 0)], np.iinfo(np.int64).min // 2) if count else before
     members = np.maximum((arrival >= 0).sum(axis=1), 1)
     copies = np.bincount(key, weights=table["copy_ns"].to_numpy(dtype=float), minlength=count)
@@ -117,6 +123,7 @@ def find_operations(trace: Trace, steps: Steps) -> Operations:
         start_ns=starts,
         end_ns=ends,
         copy_ns=copies / members,
+        known_ns=_known(process_set, ready),
         before=before,
         chained=ready + _usual_lead_ns(starts - ready, ready >= behind) < behind,
     )
@@ -149,16 +156,30 @@ def _members(trace: Trace, steps: Steps) -> pd.DataFrame:
     number = pd.MultiIndex.from_arrays([table["process_set"], seq]).factorize()[0]
     table["operation"] = number
     table = table.drop_duplicates(["operation", "row"])
-    last = table.groupby("operation")["end_ns"].max()
-    order = last.sort_values(kind="stable").index
+    table["asked_ns"] = table["submitted_ns"].where(table["submitted_ns"] >= 0, table["start_ns"])
+    each = table.groupby("operation").agg(
+        end_ns=("end_ns", "max"), ready_ns=("asked_ns", "max"), chain=("process_set", "first")
+    )
+    each = each.sort_values("end_ns", kind="stable")
+    known = _known(each["chain"].to_numpy(), each["ready_ns"].to_numpy(dtype=np.int64))
+    order = each.index[np.argsort(known, kind="stable")]
     rank_of = pd.Series(np.arange(len(order)), index=order)
     table["operation"] = rank_of.reindex(table["operation"]).to_numpy()
     return table
 
 
-def _before(chain: Times, ends: Times) -> Times:
-    """The operation in front of each one in its chain: the rows are in order of their ends."""
-    before = np.full(len(ends), -1, dtype=np.int64)
+def _known(chain: Times, ready: Times) -> Times:
+    """When each operation and those in front of it in its chain had been asked for; rows of a chain are in its order."""
+    known = ready.copy()
+    for number in np.unique(chain):
+        mine = np.flatnonzero(chain == number)
+        known[mine] = np.maximum.accumulate(ready[mine])
+    return known
+
+
+def _before(chain: Times) -> Times:
+    """The operation in front of each one in its chain; rows of a chain are in its order."""
+    before = np.full(len(chain), -1, dtype=np.int64)
     for number in np.unique(chain):
         mine = np.flatnonzero(chain == number)
         before[mine[1:]] = mine[:-1]

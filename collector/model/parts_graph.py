@@ -126,6 +126,7 @@ def _one_a_step(arrival: np.ndarray, ends: np.ndarray) -> Operations:
         start_ns=ready,
         end_ns=ends,
         copy_ns=zeros,
+        known_ns=ready,
         before=np.arange(count) - 1,
         chained=np.zeros(count, dtype=bool),
     )

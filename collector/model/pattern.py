@@ -10,6 +10,8 @@ ALWAYS_RATIO: Final = 0.8
 #: Distances that vary by less than this share are a rhythm.
 REGULAR: Final = 0.25
 MIN_TIMES: Final = 3
+#: Amounts below this share of the usual one do not count.
+SMALL_RATIO: Final = 0.3
 #: One stretch that holds this share of all.
 ONE_STRETCH: Final = 0.9
 MIN_STRETCH: Final = 4
@@ -34,7 +36,9 @@ def find_pattern(amounts: np.ndarray, numbers: np.ndarray) -> Pattern:
         amounts: float[step].
         numbers: the steps' numbers.
     """
-    hit = amounts > 0
+    # What is small beside the usual amount is chance, not part of the pattern.
+    usual = float(np.median(amounts[amounts > 0])) if (amounts > 0).any() else 0.0
+    hit = amounts > SMALL_RATIO * max(usual, float(amounts.max(initial=0.0)) / 2)
     count, total = int(hit.sum()), len(hit)
     evidence: dict[str, Any] = {"steps_ratio": round(count / max(total, 1), 3), "steps": numbers[hit][:20].tolist()}
     if count >= MIN_STRETCH and _grows(amounts):

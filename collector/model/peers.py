@@ -23,6 +23,10 @@ WINDOW: Final = 9
 CLEAR: Final = 1.3
 #: A single step this many deviations above is none either.
 SPIKE: Final = 6.0
+#: Usual differences between ranks this many deviations of a mean above nothing are no chance.
+SURE: Final = 4.0
+#: What a rank usually works, beside the others: not the median, which jumps where a rank is slow in half of the steps.
+USUAL_QUANTILE: Final = 0.3
 #: Less than this share of a step is not worth naming a rank.
 MIN_RATIO: Final = 0.02
 #: A single step has to stand out by this share of a step.
@@ -65,10 +69,9 @@ def find_excess(work_ns: np.ndarray, step_ns: float) -> Excess | None:
         return None
     work = work_ns.astype(np.float64)
     apart = work - work.mean(axis=0)
-    usual = np.median(apart, axis=1)
-    noise = apart - usual[:, None]
-    spread = NORMAL * float(np.median(np.abs(noise))) * (ranks / (ranks - 1)) ** 0.5
-    behind = work - _typical_peer(work, usual)
+    spread = _spread(work, apart - np.median(apart, axis=1, keepdims=True))
+    usual = np.quantile(apart, USUAL_QUANTILE, axis=1)
+    behind = work - _typical_peer(work, usual, max(SURE * spread / steps**0.5, MIN_RATIO / 2 * step_ns))
     smooth = _running_median(behind)
     steady = np.where(smooth > max(CLEAR * spread, MIN_RATIO * step_ns), smooth, 0.0)
     always = (steady > 0).mean(axis=1) >= ALWAYS_RATIO
@@ -86,14 +89,28 @@ def find_excess(work_ns: np.ndarray, step_ns: float) -> Excess | None:
     return Excess(excess_ns=excess, rows=rows, spread_ns=spread)
 
 
-def _typical_peer(work: Matrix, usual: Row) -> Row:
+def _spread(work: Matrix, noise: Matrix) -> float:
+    """What a rank varies by from step to step by chance, as a standard deviation.
+
+    Either around what it usually is beside the others, or among its own quicker steps, which ranks that are slow in turn have, too;
+    the smaller one, since each takes something else for chance.
+    """
+    ranks = len(work)
+    beside = NORMAL * float(np.median(np.abs(noise))) * (ranks / (ranks - 1)) ** 0.5
+    # Of a normal distribution 1.03 deviations lie between these.
+    low, high = np.quantile(work, [0.1, 0.4], axis=1)
+    own = float(np.median(high - low)) / 1.03
+    return float(min(beside, own))
+
+
+def _typical_peer(work: Matrix, usual: Row, clear_ns: float) -> Row:
     """What a rank that is not slow works in each step: float[S].
 
-    The ranks are split into quick and slow ones by their usual work; of the quick ones it is the mean.  Where all are usually alike,
-    the lower median of a step, so that those slow in turn do not count.
+    Where the ranks' usual work clearly differs, the mean of the quick ones; else the lower median of a step, so that those that are
+    slow in turn do not count.
     """
     low, high = float(usual.min()), float(usual.max())
-    quick = usual <= low + 0.5 * (high - low)
+    quick = usual <= (low + 0.5 * (high - low) if high - low > clear_ns else high)
     chosen = np.sort(work[quick] - usual[quick][:, None], axis=0) + usual[quick].mean()
     return np.asarray(chosen[(len(chosen) - 1) // 2] if len(chosen) < 4 else np.median(chosen, axis=0))  # noqa: PLR2004
 

@@ -38,7 +38,7 @@ def find_stragglers(facts: Facts) -> tuple[Excess, Change] | None:
 
 def _shares(facts: Facts, excess: Excess) -> dict[str, np.ndarray]:
     """The excess taken out of the parts in which a rank is longer than its peers: factors by part."""
-    longer = {part: _longer_ns(facts, part) for part in PARTS_OF_WORK}
+    longer = {part: longer_ns(facts, part, excess) for part in PARTS_OF_WORK}
     total = np.maximum(np.sum(list(longer.values()), axis=0), 1.0)
     factors = {}
     for part, more in longer.items():
@@ -48,8 +48,13 @@ def _shares(facts: Facts, excess: Excess) -> dict[str, np.ndarray]:
     return factors
 
 
-def _longer_ns(facts: Facts, part: str) -> np.ndarray:
-    """How much longer than the quickest rank each spends on a part, at least 0: float[rank, step]."""
+def longer_ns(facts: Facts, part: str, excess: Excess) -> np.ndarray:
+    """How much longer each rank spends on a part than those that are not slow, at least 0: float[rank, step].
+
+    In a step in which all ranks are slow now and then, than the quickest.
+    """
     values = facts.part(part).astype(float)
-    longer: np.ndarray = np.maximum(values - np.sort(values, axis=0)[(len(values) - 1) // 2], 0.0)
+    quick = [row for row in range(len(values)) if row not in excess.rows]
+    peers = np.median(values[quick], axis=0) if quick else values.min(axis=0)
+    longer: np.ndarray = np.maximum(values - peers, 0.0)
     return longer

@@ -24,6 +24,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var
 h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 32px; }
 .soft { color: var(--soft); } .verdict { border: 2px solid var(--bad); border-radius: 8px; padding: 16px 20px; }
 .verdict.healthy { border-color: #009E73; } .verdict p { margin: 6px 0; }
+.condition { font-weight: 600; color: var(--bad); }
 .verdict .sentence { font-size: 18px; font-weight: 600; }
 ol.findings li { margin-bottom: 12px; } .gain { font-weight: 600; } pre { white-space: pre-wrap; }
 table { border-collapse: collapse; } td, th { padding: 2px 12px 2px 0; text-align: right; font-weight: 400; }
@@ -60,6 +61,7 @@ def to_html(summary: Summary, analysis: Analysis) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<style>{_STYLE}</style></head><body>",
         _headline(summary),
+        *(f'<p class="condition">{_text(sentence)}</p>' for sentence in summary.shown_condition),
         _verdict(summary.verdict),
         _plan(summary),
         _predictions(summary),

@@ -22,8 +22,13 @@ def escape(text: str) -> str:
 
 def to_markdown(summary: Summary) -> str:
     """The verdict, the plan, the parts of the step, the findings and what was predicted."""
-    blocks = (_verdict, _plan, _steps, _blame, _predictions, _scaling, _findings, _notes)
+    blocks = (_condition, _verdict, _plan, _steps, _blame, _predictions, _scaling, _findings, _notes)
     return "\n\n".join("\n".join(lines) for block in blocks if (lines := list(block(summary)))) + "\n"
+
+
+def _condition(summary: Summary) -> Iterator[str]:
+    for sentence in summary.shown_condition:
+        yield f"> {escape(sentence)}"
 
 
 def _verdict(summary: Summary) -> Iterator[str]:

@@ -30,6 +30,7 @@ def to_report(summary: Summary) -> dict[str, Any]:
     report = {
         "schema": SCHEMA,
         "source": _source(summary),
+        "condition": summary.condition.as_dict(),
         "steps": _steps(summary),
         "breakdown": {
             "median_step_ns": {part.name: part.median_ns for part in summary.parts},

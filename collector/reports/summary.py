@@ -17,6 +17,7 @@ from ..analysis import Analysis
 from ..compare.scaling import Scaling, describe_limits
 from ..findings import Finding
 from ..model.breakdown import EXPOSED, PARTS
+from ..model.condition import Condition
 from ..model.step_times import StepTimes, describe_skew, mean_step, median_step, median_step_of_rank, step_times
 from ..model.words import milliseconds
 from ..predict.what_if import Prediction
@@ -160,6 +161,8 @@ class Summary:
     findings: tuple[Finding, ...]
     """Largest gain first."""
     notes: tuple[str, ...]
+    condition: Condition
+    """How the run ended, and what its trace allows to say."""
     predictions: tuple[Prediction, ...] = ()
     scaling: Scaling | None = None
     blame: tuple[BlameRow, ...] = ()
@@ -171,6 +174,11 @@ class Summary:
     def shown_parts(self) -> tuple[Part, ...]:
         """Parts that take time."""
         return tuple(part for part in self.parts if part.mean_ns > 0 or part.median_ns > 0)
+
+    @property
+    def shown_condition(self) -> tuple[str, ...]:
+        """What has to be read first, but for what the verdict begins with."""
+        return tuple(text for text in self.condition.sentences() if not self.verdict.sentence.startswith(text))
 
     @property
     def shown_findings(self) -> tuple[Finding, ...]:
@@ -219,6 +227,7 @@ def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled
         verdict=analysis.verdict,
         findings=analysis.findings,
         notes=tuple(note for note in notes if note is not None),
+        condition=analysis.condition,
         predictions=tuple(predictions),
         scaling=scaled,
     )

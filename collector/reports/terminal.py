@@ -28,6 +28,7 @@ def render(summary: Summary, console: Console) -> None:
     """Print the report."""
     for part in (
         Text(clean(summary.headline), style="dim"),
+        *(Text(clean(sentence), style="bold yellow") for sentence in summary.shown_condition),
         _verdict(summary.verdict),
         _plan(summary),
         _predictions(summary),

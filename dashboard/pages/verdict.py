@@ -38,7 +38,9 @@ def layout(view: View) -> Any:
     title = verdict.class_ if verdict.class_ == "healthy" else f"{verdict.class_}: {verdict.cause}"
     guilty = verdict.ranks[0] if len(verdict.ranks) == 1 else None
     where = {"data": "data", "communication": "communication"}.get(verdict.class_, "ranks")
+    condition = [text for text in analysis.condition.sentences() if not verdict.sentence.startswith(text)]
     return [
+        card("First of all", html.Ul([html.Li(clean(text)) for text in condition])) if condition else None,
         html.Section(
             [
                 html.P(clean(title), className="soft"),

@@ -53,12 +53,14 @@ class StepTracker:
         # A step that began before this timeline did is not whole.
         if self._start_ns is not None and self._writer is recorder.timeline():
             recorder.complete(LaneKind.STEPS, "step", STEP, self._start_ns, end_ns, {"step": self._number})
+            recorder.end_step(end_ns)
         self._number += 1
         self._begin(end_ns)
 
     def _begin(self, at_ns: int) -> None:
         self._start_ns = at_ns
         self._writer = recorder.timeline()
+        recorder.begin_step()
         nvtx = recorder.nvtx()
         if nvtx is not None:
             self._capture(nvtx)

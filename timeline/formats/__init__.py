@@ -4,11 +4,11 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final, cast
 
-from . import chrome, horovod, kineto, nsys, tlkit
+from . import chrome, horovod, kineto, nsys, tlkit, written
 from .base import Format, Progress
 
 #: The special before the general: the first that knows a file reads it.
-_OWN: Final[tuple[Any, ...]] = (tlkit, horovod, kineto, nsys, chrome)
+_OWN: Final[tuple[Any, ...]] = (written, tlkit, horovod, kineto, nsys, chrome)
 
 
 @cache

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tlkit.timeline import cache, open_trace
-from tlkit.timeline.trace import Trace
+from tlkit.timeline.trace import TABLES, Trace
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -36,7 +36,7 @@ def large(tmp_path: Path) -> Path:
 def assert_same(trace: Trace, other: Trace) -> None:
     """In every table, text and arg."""
     assert trace.meta == other.meta
-    for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters"):
+    for name in TABLES:
         pd.testing.assert_frame_equal(getattr(trace, name), getattr(other, name))
     assert len(trace.raw_args) == len(other.raw_args)
     for row in range(0, len(trace.raw_args), 97):
