@@ -9,6 +9,8 @@ from ..model.words import duration, shorten
 #: Findings are of class compute unless they say otherwise.
 CLASS_OF: Final = {INPUT: "data", COLLECTIVE: "communication", QUEUED: "unknown"}
 _CONFIDENCE: Final = {LAUNCH: 0.7, HOST_WORK: 0.7, INPUT: 0.7, BLOCKING_COPY: 0.7, SYNCHRONISATION: 0.7}
+#: What covers less of the time is not named.
+MIN_NAMED_RATIO: Final = 0.1
 #: Names are shortened to this in sentences.
 MAX_NAME: Final = 60
 
@@ -63,12 +65,11 @@ def during(device: Device, reason: str) -> str:
     cause = device.causes.get(reason)
     if cause is None:
         return ""
-    words = (
-        [shorten(cause.calls[0][0], MAX_NAME)]
-        if cause.calls and reason in {BLOCKING_COPY, SYNCHRONISATION, QUEUED}
-        else []
-    )
-    if cause.operators:
+    idle_ns = float(device.idle_ns[reason].sum())
+    words = []
+    if cause.calls and cause.calls[0][1] >= MIN_NAMED_RATIO * idle_ns:
+        words.append(shorten(cause.calls[0][0], MAX_NAME))
+    if cause.operators and cause.operators[0][1] >= MIN_NAMED_RATIO * idle_ns:
         name = shorten(cause.operators[0][0].removeprefix("autograd::engine::evaluate_function: "), MAX_NAME)
         words.append(f"under {name}" if words else name)
     if cause.annotation:
@@ -88,7 +89,7 @@ def idle_sentence(device: Device, reason: str, of_what: str) -> str:
         )
     if reason == QUEUED:
         inside_ns = device.inside_graphs_ns / device.count
-        graphs = f", {duration(inside_ns)} of it inside CUDA graphs" if inside_ns >= 1000 else ""  # noqa: PLR2004  1 µs
+        graphs = f", {duration(inside_ns)} of it in CUDA graphs" if inside_ns >= 1000 else ""  # noqa: PLR2004  1 µs
         return (
             f"The device shows no activity for {took} {of_what} although its next work had been launched{graphs}: kernels are "
             "missing from the recording, or the stream waits for another one. The host cannot shorten it"

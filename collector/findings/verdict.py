@@ -64,6 +64,13 @@ def _what_to_do(condition: Condition) -> str:
 
 
 def _nothing_known(facts: Facts) -> Finding:
+    if facts.trace.meta.format == "chrome":
+        return plain(
+            "unknown",
+            "no-steps",
+            "This trace of another tool marks neither steps of training nor work of a device: it can be looked at, not diagnosed.",
+            "See it in tl-dash or Perfetto; for a diagnosis record the training with tl-run or torch.profiler (schedule=…).",
+        )
     if facts.breakdown.knows_compute:
         what = "the optimizer never stepped while the timeline was on"
     else:

@@ -74,7 +74,7 @@ class Device:
     exposed: tuple[Exposed, ...]
     """Most exposed first."""
     inside_graphs_ns: int
-    """Idle time between activities of one launch (a CUDA graph), all ranks and steps together."""
+    """Queued time at the nodes of CUDA graphs, all ranks and steps together."""
     overlappable_ns: Matrix
     """Kernels of backward, or of everything where there is no backward, that hide no communication: int64[rank, step]."""
 
@@ -185,13 +185,14 @@ def _free_kernels(spans: pd.DataFrame, breakdown: Breakdown, row: int) -> Interv
 
 
 def _inside_graphs(launches: pd.DataFrame) -> Intervals:
-    """The time between activities that one call launched."""
+    """The time in front of activities that share their launch with others: nodes of CUDA graphs."""
     if len(launches) < 2:  # noqa: PLR2004
         return EMPTY
     order = np.argsort(launches["start_ns"].to_numpy(), kind="stable")
     begun, number = launches["start_ns"].to_numpy()[order], launches["correlation"].to_numpy()[order]
-    same = number[1:] == number[:-1]
-    return normalise(begun[:-1][same], begun[1:][same])
+    _, place, count = np.unique(number, return_inverse=True, return_counts=True)
+    shared = (count[place] > 1)[1:]
+    return normalise(begun[:-1][shared], begun[1:][shared])
 
 
 def _within(table: pd.DataFrame, steps: Steps) -> pd.DataFrame:
