@@ -7,7 +7,7 @@ from ...timeline.vocabulary import Category
 from ..facts import Facts
 from ..model.breakdown import IDLE
 from ..model.device import Device
-from ..model.idle import BETWEEN, QUEUED, REASONS
+from ..model.idle import BETWEEN, HOST, QUEUED, REASONS
 from ..model.words import duration, milliseconds, shorten
 from .base import WORTH_RATIO, Finding
 from .device import exposed_sentence, find_idle
@@ -16,6 +16,8 @@ from .plain import plain
 
 #: Idle time that nobody can explain makes a trace unfit to judge if it has more of the step than this.
 UNEXPLAINED_RATIO: Final = 0.3
+#: With so much of a step queued, activities of the device are missing, and where the host shows nothing its calls are, too.
+MIN_QUEUED_RATIO: Final = 0.1
 
 
 def device_verdict(facts: Facts, worthy: Sequence[Finding]) -> Finding | None:
@@ -41,11 +43,12 @@ def device_verdict(facts: Facts, worthy: Sequence[Finding]) -> Finding | None:
 
 def _unexplained(facts: Facts, device: Device, worthy: Sequence[Finding]) -> Finding | None:
     """Steps most of which the device was idle with work in its queue."""
-    share = device.share(float(device.idle_ns[QUEUED].sum()))
+    queued = device.share(float(device.idle_ns[QUEUED].sum()))
+    unknown = queued + device.share(float(device.idle_ns[HOST].sum()))
     best = worthy[0].predicted_gain if worthy else 0.0
-    return (
-        find_idle(facts, device, QUEUED) if share > max(UNEXPLAINED_RATIO, best) and facts.replay is not None else None
-    )
+    if queued < MIN_QUEUED_RATIO or unknown <= max(UNEXPLAINED_RATIO, best) or facts.replay is None:
+        return None
+    return find_idle(facts, device, QUEUED)
 
 
 def _recorded(device: Device) -> str:

@@ -68,8 +68,8 @@ def _nothing_known(facts: Facts) -> Finding:
         return plain(
             "unknown",
             "no-steps",
-            "This trace of another tool marks neither steps of training nor work of a device: it can be looked at, not diagnosed.",
-            "See it in tl-dash or Perfetto; for a diagnosis record the training with tl-run or torch.profiler (schedule=…).",
+            "This trace of another tool marks neither steps of training nor work of a device: it can be seen, not diagnosed.",
+            "Look at it in tl-dash or Perfetto; for a diagnosis record the training with tl-run or torch.profiler (schedule=…).",
         )
     if facts.breakdown.knows_compute:
         what = "the optimizer never stepped while the timeline was on"

@@ -13,7 +13,7 @@ from ...timeline.trace import Trace, by_rank
 from ...timeline.vocabulary import Category, LaneKind
 from .breakdown import Breakdown, break_down
 from .host_calls import Host, HostKind, read_host
-from .idle import HOST_WORK, INPUT, QUEUED, REASONS, divide_idle
+from .idle import BLOCKING_COPY, HOST_WORK, INPUT, QUEUED, REASONS, SYNCHRONISATION, divide_idle
 from .intervals import EMPTY, Intervals, intersect, normalise, of_spans, subtract, total, total_within, union
 from .kernels import Kernels, describe_kernels, is_copy
 from .steps import Steps
@@ -123,7 +123,7 @@ def find_device(trace: Trace, steps: Steps, breakdown: Breakdown) -> Device | No
         for reason, moments in by_reason.items():
             idle_ns[reason][row] = total_within(moments, starts, ends)
             if len(moments):
-                named[reason].append(_cause(moments, host))
+                named[reason].append(_cause(moments, host, reason))
         overlappable[row] = total_within(_free_kernels(own, breakdown, row), starts, ends)
         inside_graphs_ns += total(intersect(by_reason[QUEUED], _inside_graphs(launched)))
     chosen = _within(trace.spans, steps)
@@ -206,16 +206,26 @@ def _within(table: pd.DataFrame, steps: Steps) -> pd.DataFrame:
     return table[keep]
 
 
-def _cause(moments: Intervals, host: Host) -> Cause:
-    """What the host has open in these moments."""
+def _cause(moments: Intervals, host: Host, reason: str) -> Cause:
+    """What the host has open in these moments, or, where a call blocked it, has called."""
     covered = total_within(moments, host.starts, host.ends)
     if not len(covered):
         return Cause(calls=(), operators=(), annotation="")
-    calls = np.flatnonzero(host.kind <= int(HostKind.COPYING))
     named = np.flatnonzero((host.kind == int(HostKind.ANNOTATION)) | (host.kind == int(HostKind.PREPROCESSING)))
-    runtime = [row for row in calls.tolist() if "::" not in host.names[host.name[row]]]
+    calls = np.flatnonzero((host.kind <= int(HostKind.COPYING)) & host.takes_time)
+    if reason in {SYNCHRONISATION, BLOCKING_COPY}:
+        # What follows a blocking call is that call's, too.
+        calls = calls[host.kind[calls] == int(HostKind.COPYING if reason == BLOCKING_COPY else HostKind.SYNCHRONISING)]
+        covered = np.zeros_like(covered)
+        until = np.append(host.starts[calls][1:], np.iinfo(np.int64).max)
+        covered[calls] = total_within(moments, host.starts[calls], until)
+        operator = host.open_at(host.operators, host.thread[calls], host.starts[calls])
+        np.add.at(covered, operator[operator >= 0], covered[calls][operator >= 0])
+        outer = host.open_at(named, host.thread[calls], host.starts[calls])
+        np.add.at(covered, outer[outer >= 0], covered[calls][outer >= 0])
+    runtime = np.array([row for row in calls.tolist() if "::" not in host.names[host.name[row]]], dtype=np.int64)
     return Cause(
-        calls=_by_name(host, np.array(runtime, dtype=np.int64), covered),
+        calls=_by_name(host, runtime, covered),
         operators=_by_name(host, host.operators, covered),
         annotation=_innermost(host, named, covered, total(moments)),
     )

@@ -111,6 +111,25 @@ class Host:
         rows: Codes = np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
         return rows
 
+    def open_at(self, rows: Codes, thread: Codes, at: Times) -> Codes:
+        """Of some spans the one begun last on a thread if it is open at a moment; -1 if it is not.
+
+        Args:
+            rows: of these spans, in order of their starts; those of a thread follow each other.
+            thread: place in `threads` of each moment.
+            at: moments, ns.
+        """
+        result = np.full(len(at), -1, dtype=np.int64)
+        for number in np.unique(thread).tolist():
+            mine = rows[self.thread[rows] == number]
+            wanted = thread == number
+            if not len(mine) or number < 0:
+                continue
+            position = np.searchsorted(self.starts[mine], at[wanted], side="right") - 1
+            row = mine[np.maximum(position, 0)]
+            result[wanted] = np.where((position >= 0) & (at[wanted] < self.ends[row]), row, -1)
+        return result
+
     @property
     def _is_operator(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         named = np.array(["::" in name for name in self.names] or [False], dtype=bool)[self.name]

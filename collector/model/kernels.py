@@ -135,7 +135,7 @@ def _by_operator(
         threads = {name: number for number, name in enumerate(host.threads)}
         of_code = np.array([threads.get(str(name), -1) for name in launched["thread"].cat.categories], dtype=np.int64)
         thread, at = of_code[launched["thread"].cat.codes.to_numpy()[row]], launched["launched_ns"].to_numpy()[row]
-        operator = _enclosing(host, host.operators, thread, at)
+        operator = host.open_at(host.operators, thread, at)
         own = np.array([found.setdefault(_NODE.sub("", name), len(found)) for name in [*host.names, "(no operator)"]])
         codes.append(own[np.where(operator >= 0, host.name[operator], len(host.names))])
         times.append(took)
@@ -145,30 +145,16 @@ def _by_operator(
     return (np.concatenate(codes), list(found), np.concatenate(times)), recompute_ns
 
 
-def _enclosing(host: Host, rows: np.ndarray, thread: Times, at: Times) -> Times:
-    """The span among `rows` that is open at each moment on its thread, -1 for none; spans of a thread must not nest."""
-    result = np.full(len(at), -1, dtype=np.int64)
-    for number in np.unique(thread).tolist():
-        mine = rows[host.thread[rows] == number]
-        wanted = thread == number
-        if not len(mine) or number < 0:
-            continue
-        position = np.searchsorted(host.starts[mine], at[wanted], side="right") - 1
-        row = mine[np.maximum(position, 0)]
-        result[wanted] = np.where((position >= 0) & (at[wanted] < host.ends[row]), row, -1)
-    return result
-
-
 def _is_recomputed(host: Host, thread: Times, at: Times) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Whether a checkpoint computes it anew: launched by the checkpoint's node of autograd, and by no node inside it."""
     recomputing = np.array([_CHECKPOINT.search(name) is not None for name in host.names] or [False], dtype=bool)
     rows = np.flatnonzero(recomputing[host.name]) if len(host.name) else np.empty(0, dtype=np.int64)
     if not len(rows):
         return np.zeros(len(at), dtype=bool)
-    inside = _enclosing(host, rows, thread, at)
+    inside = host.open_at(rows, thread, at)
     is_node = np.array([_NODE.search(name) is not None for name in host.names], dtype=bool)[host.name]
     nodes = np.flatnonzero(is_node & ~recomputing[host.name])
-    nested = _enclosing(host, nodes, thread, at)
+    nested = host.open_at(nodes, thread, at)
     recomputed: np.ndarray[tuple[int], np.dtype[np.bool_]] = (inside >= 0) & (
         (nested < 0) | (host.starts[np.maximum(nested, 0)] < host.starts[np.maximum(inside, 0)])
     )

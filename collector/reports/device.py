@@ -108,10 +108,11 @@ def device_tables(device: Device | None) -> tuple[DeviceTable, ...]:
 
 
 def _time(device: Device, of_what: str) -> DeviceTable:
-    rows = []
-    for part in PARTS:
-        if part != IDLE:
-            rows.append((_PARTS.get(part, part), float(device.breakdown.parts_ns[part].sum()) / device.count, ""))
+    rows = [
+        (_PARTS.get(part, part), float(device.breakdown.parts_ns[part].sum()) / device.count, "")
+        for part in PARTS
+        if part != IDLE
+    ]
     for reason in REASONS:
         cause = device.causes.get(reason)
         names = [*cause.calls[:1], *cause.operators[:1]] if cause is not None else []
