@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 
 from ..timeline.trace import Trace
-from .model.breakdown import EXPOSED, IDLE, Breakdown
+from .model.breakdown import IDLE, Breakdown
 from .model.cpu_time import CpuTime
 from .model.device import Device, find_device
 from .model.graph import Graph
+from .model.graph import ON_OPERATION, Graph
 from .model.steps import Steps
 from .predict.change import Change, removed
 from .predict.gain import gain_of
@@ -100,16 +101,21 @@ class Facts:
         rows: np.ndarray[tuple[int], np.dtype[np.int64]] = np.argmax(self.breakdown.own_work_ns, axis=0)
         return rows
 
-    @property
-    def is_tied_by_messages(self) -> bool:
-        """Whether ranks mostly wait for each other outside collectives, as the stages of a pipeline do.
-
-        Nobody knows then who waits for whom, and less work on one rank need not make a step shorter.
-        """
-        if self.trace.meta.runtime != "torch" or self.breakdown.on_device or len(self.ranks) < 2:  # noqa: PLR2004  nobody to wait for
+    @cached_property
+    def is_pipeline(self) -> bool:
+        """Whether ranks mostly wait for messages of each other, as the stages of a pipeline do, or for nothing that was recorded."""
+        if self.graph is None or self.breakdown.on_device or len(self.ranks) < 2:  # noqa: PLR2004  nobody to wait for
             return False
-        waiting_ns = sum(int(self.part(name).sum()) for name in EXPOSED)
-        return 2 * int(self.part(IDLE).sum()) > waiting_ns
+        graph = self.graph
+        waited = (graph.wait_end_ns - graph.wait_start_ns).astype(float)
+        on_operation = graph.wait_kind == ON_OPERATION
+        target = np.where(on_operation, graph.wait_target, 0)
+        is_message = (
+            on_operation & (graph.operations.process_set[target] < 0) if len(graph.operations) else ~on_operation
+        )
+        unexplained = float(self.part(IDLE).sum()) if self.trace.meta.runtime == "torch" else 0.0
+        messages = float(waited[is_message].sum()) + unexplained
+        return messages > float(waited[on_operation & ~is_message].sum())
 
     def on_critical_rank(self, name: str) -> Row:
         """A part of the breakdown on the critical rank of each step (ns)."""

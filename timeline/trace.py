@@ -200,6 +200,8 @@ class TraceMeta:
     runtime: str = ""
     """Who runs the collectives: `horovod` (Horovod or our own runtime), `torch` (torch.distributed), "" if unknown."""
     hosts: Mapping[int, str] = field(default_factory=dict)
+    local_ranks: Mapping[int, int] = field(default_factory=dict)
+    """Each rank's number on its host, as far as it is known."""
     notes: tuple[str, ...] = ()
     """Sentences for the user: stale shards left out, ranks missing, and the like."""
     largest_gradient: tuple[str, int, int] | None = None

@@ -10,14 +10,24 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from simulator.cases import Case, class_of, make_case
+from simulator.cases import MIXTURE, Case, class_of, make_case
 from simulator.fault_kinds import KINDS
+from simulator.horovod import write_horovod
+from simulator.kineto import write_kineto
+from simulator.kineto_device import write_device_kineto
 from simulator.shards import write_shards
 
 
 def write_case(case: Case, folder: Path) -> None:
     """The trace of a case and its truth."""
-    write_shards(case.recording, case.job, case.noise, folder)
+    if case.file_format == "horovod":
+        write_horovod(case.recording, case.job, folder, has_cache=case.job.has_cache)
+    elif case.file_format == "kineto":
+        write_kineto(case.recording, case.plan, folder)
+    elif case.file_format == "gpu":
+        write_device_kineto(case.recording, case.plan, folder)
+    else:
+        write_shards(case.recording, case.job, case.noise, folder)
 
 
 def truth_of(case: Case) -> dict[str, object]:
@@ -25,9 +35,15 @@ def truth_of(case: Case) -> dict[str, object]:
     truth = case.truth
     return {
         "seed": case.seed,
+        "format": case.file_format,
         "class": truth.class_,
         "faults": [
-            {**asdict(fault), "class": class_of(fault), "gain": gain, "causes": KINDS[fault.kind].causes}
+            {
+                **asdict(fault),
+                "class": class_of(fault, case.file_format),
+                "gain": gain,
+                "causes": KINDS[fault.kind].causes,
+            }
             for fault, gain in zip(truth.faults, truth.gains, strict=True)
         ],
         "gain": truth.gain,
@@ -41,11 +57,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", type=int)
     parser.add_argument("--only", default="", metavar="KIND", help="a kind of fault, or healthy")
+    parser.add_argument("--format", default="tlkit", choices=(*MIXTURE, "mixed"))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     args = parser.parse_args()
     if args.only and args.only not in {"healthy", *KINDS}:
         parser.error(f"--only {args.only}: the kinds are healthy, {', '.join(KINDS)}")
-    case = make_case(args.seed, args.only)
+    case = make_case(args.seed, args.only, args.format)
     args.out.mkdir(parents=True, exist_ok=True)
     write_case(case, args.out / "trace")
     (args.out / "truth.json").write_text(json.dumps(truth_of(case), indent=1) + "\n", encoding="utf-8")

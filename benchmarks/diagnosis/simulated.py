@@ -25,7 +25,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from simulate import truth_of, write_case
-from simulator.cases import Case, make_case
+from simulator.cases import MIXTURE, Case, make_case
 from simulator.fault_kinds import KINDS
 from simulator.judging import Found, Verdict, as_found, judge
 
@@ -47,7 +47,7 @@ def diagnose(folder: Path) -> list[Found]:
 
 def try_case(seed: int, only: str, file_format: str, keep: Path | None) -> Verdict:
     """Simulate, write, diagnose, compare."""
-    case = make_case(seed, only)
+    case = make_case(seed, only, file_format)
     with tempfile.TemporaryDirectory(prefix="simulated-") as scratch:
         folder = Path(scratch) / "trace"
         write_case(case, folder)
@@ -55,7 +55,7 @@ def try_case(seed: int, only: str, file_format: str, keep: Path | None) -> Verdi
             findings = diagnose(folder)
         except Exception as error:  # a diagnosis that fails is a wrong one, and the other cases go on
             findings = [Found(class_="error", cause=f"{type(error).__name__}: {error}", ranks=(), gain=1.0)]
-        verdict = judge(case, findings, file_format)
+        verdict = judge(case, findings)
         if keep is not None and not verdict.is_right:
             _keep(case, folder, keep / f"seed{seed}", verdict)
     return verdict
@@ -132,12 +132,12 @@ def print_table(verdicts: Sequence[Verdict]) -> None:
 
 def replay(args: argparse.Namespace) -> int:
     """One case in full."""
-    case = make_case(args.replay_seed, args.only)
+    case = make_case(args.replay_seed, args.only, args.format)
     folder = args.keep / f"seed{args.replay_seed}" if args.keep else Path(tempfile.mkdtemp(prefix="simulated-"))
     try:
         write_case(case, folder / "trace")
         findings = diagnose(folder / "trace")
-        verdict = judge(case, findings, args.format)
+        verdict = judge(case, findings)
         print(json.dumps(truth_of(case), indent=1))
         for found in findings:
             print(f"found {found.class_}: {found.cause} ranks {list(found.ranks)} gain {found.gain:.1%}")
@@ -153,7 +153,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="KIND", help="a kind of fault, or healthy")
-    parser.add_argument("--format", default="tlkit", choices=("tlkit",))
+    parser.add_argument("--format", default="tlkit", choices=(*MIXTURE, "mixed"))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and all verdicts")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the traces of cases that are wrong")

@@ -19,6 +19,7 @@ from .host import Checkpoints, HostCode
 from .late_rank import LateRank, LateSteps
 from .long_cycle import LongCycle
 from .only_communication import MovingBytes
+from .pipeline import Pipeline
 from .run_level import SlowingDown, Stalls
 from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     LateGradients(),
     BucketCopies(),
     BlockingCalls(),
+    Pipeline(),
     ExposedCommunication(),
     ExposedOnDevice(),
     SlowCopies(),

@@ -97,7 +97,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     by_step = np.bincount(step[mine], minlength=facts.steps.count).astype(float)
     pattern = find_pattern(by_step, facts.steps.numbers)
     usual = float(np.median(by_step[by_step > 0]))
-    places = sorted({operations.where[row] for row in np.flatnonzero(mine)} - {""})
+    places = sorted({operations.where[row] for row in np.flatnonzero(mine).tolist()} - {""})
     lines = f" ({', '.join(shorten(place, 60) for place in places[:MAX_PLACES])})" if places else ""
     return Finding(
         class_="communication",

@@ -31,7 +31,7 @@ class ExposedCommunication:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """The kinds of cost that are worth a change."""
-        if facts.replay is None:
+        if facts.replay is None or facts.is_pipeline:
             return []
         moving = facts.outcome(_scaled(facts, 0.0, 0.0, contention=0.0)).saved_ns
         asking = _asking(facts)
@@ -39,9 +39,8 @@ class ExposedCommunication:
         findings = []
         if moving.mean() >= MIN_RATIO * step_ns:
             findings += _moving_bytes(facts, moving)
-        if asking.mean() >= MIN_RATIO * step_ns:
-            recorded_torch = facts.trace.meta.runtime == "torch"
-            findings += _messages(facts, asking) if recorded_torch else _negotiation(facts, asking)
+        if asking.mean() >= MIN_RATIO * step_ns and facts.trace.meta.runtime != "torch":
+            findings += _negotiation(facts, asking)
         return findings
 
 
@@ -260,42 +259,6 @@ def _negotiation(facts: Facts, asking_ns: Row) -> list[Finding]:
             sentence=(
                 f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step "
                 "until it is agreed what to reduce next."
-            ),
-        )
-    ]
-
-
-def _messages(facts: Facts, asking_ns: Row) -> list[Finding]:
-    """Without a coordinator nobody negotiates: what the slowest rank waits for was not a collective."""
-    step_ns = facts.mean_step_ns
-    # How much of it goes is up to the schedule: nothing if messages have to come one by one, all of it at best.
-    outcome = facts.outcome_of(asking_ns * HALF, Change(work={IDLE: HALF}))
-    work_ns = facts.breakdown.own_work_ns.mean(axis=1)
-    busy, free = int(work_ns.argmax()), int(work_ns.argmin())
-    return [
-        Finding(
-            class_="communication",
-            cause="waits-for-messages",
-            ranks=facts.ranks,
-            predicted_gain=outcome.gain,
-            gain_interval=(0.0, min(2 * outcome.interval[1], 1.0)),
-            outcome=outcome,
-            confidence=0.4,
-            evidence={
-                "mean_wait_ns": round(float(asking_ns.mean())),
-                "own_work_by_rank_ns": {
-                    str(rank): round(float(ns)) for rank, ns in zip(facts.ranks, work_ns, strict=True)
-                },
-            },
-            remedy=(
-                "Between the stages of a pipeline: more micro-batches a step (of s stages and m micro-batches, s - 1 of "
-                "m + s - 1 turns are idle), and layers moved until all stages take equally long."
-            ),
-            sentence=(
-                f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step for "
-                "other ranks while no collective is under way: for messages (send, recv), or for collectives that are not "
-                f"recorded. Rank {facts.ranks[busy]} works longest ({milliseconds(float(work_ns[busy]))}), rank "
-                f"{facts.ranks[free]} shortest ({milliseconds(float(work_ns[free]))})."
             ),
         )
     ]

@@ -30,7 +30,7 @@ MAX_CONFIDENCE: Final = 0.5
 #: A step is late when its tensors wait this many times as long as in the median step.
 LATE_STEP_RATIO: Final = 3.0
 #: Late steps are a finding of their own up to this share of all; beyond, lateness is the rule.
-MAX_LATE_STEPS_RATIO: Final = 0.25
+MAX_LATE_STEPS_RATIO: Final = 0.4
 MIN_STEPS: Final = 20
 
 Lateness = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -67,11 +67,13 @@ class LateSteps:
         numbers = [int(number) for number in facts.steps.numbers[is_late]]
         shown = ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")  # noqa: PLR2004  a line's worth
         mean_ns = float(late_ns[is_late].mean())
+        rank = _last_in(facts, is_late)
+        who = "which rank that is, this file does not say" if rank is None else f"it is rank {rank}"
         return [
             Finding(
                 class_="straggler",
                 cause="late-in-some-steps",
-                ranks=(),
+                ranks=() if rank is None else (rank,),
                 predicted_gain=gain,
                 gain_interval=(gain / 2, gain),
                 confidence=0.4,
@@ -82,10 +84,20 @@ class LateSteps:
                 ),
                 sentence=(
                     f"In {count} of {len(is_late)} steps tensors wait {milliseconds(mean_ns)} longer than usual until the last "
-                    f"rank has asked for them, at most {gain:.0%} of all time; which rank that is, this file does not say."
+                    f"rank has asked for them, at most {gain:.0%} of all time; {who}."
                 ),
             )
         ]
+
+
+def _last_in(facts: Facts, is_late: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:
+    """The rank that asks last in most of these steps, if ticks tell."""
+    late = lateness_by_rank(facts)
+    if late is None:
+        return None
+    last = np.argmax(late[1][:, is_late], axis=0)
+    counts = np.bincount(last, minlength=len(late[0]))
+    return late[0][int(counts.argmax())] if counts.max() >= STEADY_RATIO * len(last) else None
 
 
 def lateness_by_rank(facts: Facts) -> tuple[list[int], Lateness] | None:
@@ -149,8 +161,10 @@ def _unnamed(seen: OnlyCommunication) -> list[Finding]:
     """Without ticks only the length of negotiations is there: from the first rank's request to the last one's."""
     low, quarter, half = np.quantile(seen.wait_ns, [0.1, 0.25, 0.5])
     step_ns = float(np.median(seen.step_ns))
-    if low < STEADY_LATENESS_RATIO * step_ns or quarter < MAX_CYCLES * seen.cycle_ns:
+    may_be_cycle = quarter < MAX_CYCLES * seen.cycle_ns
+    if low < STEADY_LATENESS_RATIO * step_ns or (may_be_cycle and seen.has_cycle_marks):
         return []
+    doubt = "; unless Horovod's cycle (HOROVOD_CYCLE_TIME) takes that long" if may_be_cycle else ""
     # Jitter only adds: what nearly all steps have is nearer to the steady lateness than the mean is.
     gain = float(quarter) / seen.mean_step_ns
     return [
@@ -171,7 +185,7 @@ def _unnamed(seen: OnlyCommunication) -> list[Finding]:
             ),
             sentence=(
                 f"Some rank asks for its tensors about {milliseconds(float(quarter))} after another, at each step; "
-                f"{_waits(seen)}, which is the most that can be gained. Which rank it is, this file has no ticks to say."
+                f"{_waits(seen)}, which is the most that can be gained{doubt}. Which rank it is, this file has no ticks to say."
             ),
         )
     ]

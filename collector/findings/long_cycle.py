@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from ..facts import Facts
-from ..model.communication_only import look_at_communication, shows_training
+from ..model.communication_only import OnlyCommunication, look_at_communication, shows_training
 from ..model.words import milliseconds
 from .base import Finding
 from .late_rank import MAX_CONFIDENCE
@@ -21,6 +21,10 @@ MIN_WAIT_RATIO: Final = 0.1
 MAX_CYCLES: Final = 2.5
 
 
+#: Something is left of a step.
+MAX_GAIN: Final = 0.95
+
+
 class LongCycle:
     """HOROVOD_CYCLE_TIME is long against the step, and tensors wait about as long."""
 
@@ -30,32 +34,43 @@ class LongCycle:
             return []
         seen = look_at_communication(facts)
         cycle_ns, step_ns = seen.cycle_ns, seen.mean_step_ns
-        waits = seen.ratio(seen.negotiate_ns)
-        if cycle_ns < max(MIN_CYCLE_NS, MIN_CYCLE_RATIO * step_ns) or waits < MIN_WAIT_RATIO:
+        agreeing_ns = float(np.median(seen.agreeing_ns))
+        if agreeing_ns >= max(MIN_CYCLE_NS, MIN_WAIT_RATIO * step_ns):
+            return [
+                _finding(
+                    seen, agreeing_ns, "All ranks have asked for a tensor {0} before they learn that they have (median)"
+                )
+            ]
+        if not seen.has_cycle_marks or cycle_ns < max(MIN_CYCLE_NS, MIN_CYCLE_RATIO * step_ns):
             return []
-        if float(np.median(seen.wait_ns)) > MAX_CYCLES * cycle_ns:
+        if seen.ratio(seen.negotiate_ns) < MIN_WAIT_RATIO or float(np.median(seen.wait_ns)) > MAX_CYCLES * cycle_ns:
             return []
-        # A tensor waits for half a cycle until it is looked at, which no file shows, and for a whole one if a rank has missed it.
-        gain = seen.ratio(np.minimum(seen.negotiate_ns, cycle_ns))
-        known = "marks of its cycles are" if seen.has_cycle_marks else "all that it does is"
-        return [
-            Finding(
-                class_="communication",
-                cause="long-cycle",
-                ranks=(),
-                predicted_gain=gain,
-                gain_interval=(gain / 3, min(max(waits, gain) + cycle_ns / step_ns, 0.95)),
-                confidence=MAX_CONFIDENCE if seen.has_cycle_marks else 0.4,
-                evidence={
-                    "cycle_ns": round(cycle_ns),
-                    "negotiate_ratio": round(waits, 3),
-                    "has_cycle_marks": seen.has_cycle_marks,
-                },
-                remedy="Lower HOROVOD_CYCLE_TIME (its default is 1, in ms) and measure again.",
-                sentence=(
-                    f"Horovod looks for ready tensors only every {milliseconds(cycle_ns)} ({known} at least that far apart); "
-                    f"tensors wait during {milliseconds(float(seen.negotiate_ns.mean()))} of each {milliseconds(step_ns)} step "
-                    f"({waits:.0%}), at most {gain:.0%} of it because of the cycle."
-                ),
-            )
-        ]
+        return [_finding(seen, cycle_ns, "Horovod looks for ready tensors only every {0}, by the marks of its cycles")]
+
+
+def _finding(seen: OnlyCommunication, length_ns: float, what: str) -> Finding:
+    """Of a cycle of this length.
+
+    A tensor waits for half a cycle until it is looked at, which Horovod's file does not show, and for a whole one if a rank has
+    missed it.
+    """
+    waits, step_ns = seen.ratio(seen.negotiate_ns), seen.mean_step_ns
+    gain = seen.ratio(np.minimum(seen.negotiate_ns, length_ns))
+    return Finding(
+        class_="communication",
+        cause="long-cycle",
+        ranks=(),
+        predicted_gain=gain,
+        gain_interval=(gain / 3, min(max(waits, gain) + length_ns / step_ns, MAX_GAIN)),
+        confidence=MAX_CONFIDENCE,
+        evidence={
+            "cycle_ns": round(seen.cycle_ns),
+            "agreeing_ns": round(float(np.median(seen.agreeing_ns))),
+            "negotiate_ratio": round(waits, 3),
+        },
+        remedy="Lower HOROVOD_CYCLE_TIME (its default is 1, in ms) and measure again.",
+        sentence=(
+            f"{what.format(milliseconds(length_ns))}; tensors wait during {milliseconds(float(seen.negotiate_ns.mean()))} of "
+            f"each {milliseconds(step_ns)} step ({waits:.0%}), at most {gain:.0%} because of the cycle."
+        ),
+    )

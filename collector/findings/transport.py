@@ -8,6 +8,7 @@ import pandas as pd
 
 from ..facts import Facts
 from ..model.bandwidth import bus_factor
+from ..model.host_load import find_host_load
 from ..model.words import milliseconds
 from ..predict.change import Change
 from .base import WORTH_RATIO, Finding
@@ -24,6 +25,8 @@ GOOD_LATENCY_NS: Final = 1e6
 #: Open MPI through shared memory on one host, by benchmarks/collectives.py: what one collective costs, and its bus bandwidth.
 SHARED_MEMORY_NS: Final = 5e5
 SHARED_MEMORY_GBPS: Final = 2.2
+#: A host that is busier than this has no cores left for a transport that waits by spinning.
+MAX_BUSY_RATIO: Final = 0.97
 #: For less nobody installs another transport.
 WORTH_A_CHANGE_OF_TRANSPORT: Final = 0.1
 
@@ -49,7 +52,12 @@ def _link_ns(facts: Facts) -> tuple[float, float]:
 
 
 def is_slow_link(facts: Facts) -> bool:
-    """Whether the bytes move more slowly than over any network of today."""
+    """Whether the bytes move more slowly than over any network of today.
+
+    On one host there is no link: what makes collectives slow there is lack of cores, or of the interpreter's lock.
+    """
+    if _is_one_host(facts):
+        return False
     nbytes, took_ns = _link_ns(facts)
     return took_ns >= LEAST_NS and nbytes / took_ns < SLOW_GBPS
 
@@ -120,11 +128,27 @@ def fits_shared_memory(facts: Facts) -> bool:
     """Whether all ranks are on one host and yet talk through sockets, on processors."""
     if facts.trace.meta.runtime == "torch":
         return False  # PyTorch's own wheels have no MPI to change to
-    hosts = facts.trace.meta.hosts
-    if len(set(hosts.values())) != 1 or len(hosts) < max(facts.trace.meta.size, 2):
+    if not _is_one_host(facts) or _lacks_cores(facts):
         return False
     algorithms = set(facts.collectives["algorithm"].astype(str).str.lower())
     return bool(algorithms) and algorithms <= {"gloo", ""} and "gloo" in algorithms and not is_slow_link(facts)
+
+
+def _is_one_host(facts: Facts) -> bool:
+    """Whether all ranks are known to share a host: the same name, and each with a local number of its own."""
+    meta = facts.trace.meta
+    local = set(meta.local_ranks.values())
+    return (
+        len(set(meta.hosts.values())) == 1
+        and len(meta.hosts) >= max(meta.size, 2)
+        and (not local or len(local) == len(meta.local_ranks))
+    )
+
+
+def _lacks_cores(facts: Facts) -> bool:
+    """Whether the ranks have too few cores: another transport would wait for them all the same, or take more of them."""
+    load = find_host_load(facts.trace, facts.steps)
+    return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > MAX_BUSY_RATIO)
 
 
 class WrongBackend:

@@ -14,6 +14,8 @@ from .plain import plain
 
 #: A finding that gains less than this share of what is unexplained is not the answer.
 MIN_EXPLAINED_RATIO: Final = 0.5
+#: A cycle below this share of what tensors wait is not the reason.
+SHORT_CYCLE_RATIO: Final = 0.3
 #: Causes that explain why tensors wait.
 EXPLAINS_WAITS: Final = frozenset({"late-rank", "late-in-some-steps", "long-cycle"})
 
@@ -75,8 +77,8 @@ def _waiting(facts: Facts, seen: OnlyCommunication) -> Finding:
             "rank is late by the same time in each"
         )
     cycle = ""
-    if seen.cycle_ns:
-        bound = "every" if seen.has_cycle_marks else "at least every"
+    if 0 < seen.cycle_ns < SHORT_CYCLE_RATIO * float(np.median(seen.wait_ns)):
+        bound = "about every" if seen.has_cycle_marks else "at least every"
         cycle = (
             f" Horovod looks for ready tensors {bound} {milliseconds(seen.cycle_ns)}, so its cycle is not the reason."
         )

@@ -42,6 +42,8 @@ class OnlyCommunication:
     """No tensor is under way."""
     wait_ns: Row
     """How long the step's tensors wait for the last rank: the median over the tensors."""
+    agreeing_ns: Row
+    """From the last rank's tick to the end of the negotiation: the median over the collectives; zeros without ticks."""
     cycle_ns: float
     """Length of a cycle of the background thread, or the most that it can be; 0 if that is unknown."""
     has_cycle_marks: bool
@@ -101,19 +103,33 @@ def look_at_communication(facts: Facts) -> OnlyCommunication:
         exposed_ns=total_within(moving, np.clip(last, starts, ends), ends).astype(float),
         outside_ns=part[Category.OTHER],
         wait_ns=by_step["wait"].median().reindex(columns).fillna(0.0).to_numpy(dtype=np.float64),
+        agreeing_ns=_agreeing(facts),
         cycle_ns=cycle_ns,
         has_cycle_marks=marked,
     )
 
 
+def _agreeing(facts: Facts) -> Row:
+    """How long it takes to agree when all have asked: float[step], ns."""
+    arrivals = facts.trace.arrivals
+    last = arrivals.groupby(["process_set", "seq"])["arrival_ns"].max().rename("last_ns")
+    table = facts.trace.collectives.join(last, on=["process_set", "seq"], how="inner")
+    table = table[table["negotiated_ns"] >= 0]
+    delay = (table["negotiated_ns"] - table["last_ns"]).to_numpy(dtype=np.float64)
+    step = step_of(facts, table["negotiated_ns"])
+    medians = pd.Series(delay[step >= 0]).groupby(step[step >= 0]).median().reindex(range(facts.steps.count))
+    found: Row = medians.fillna(0.0).to_numpy(dtype=np.float64)
+    return found
+
+
 def _cycle(facts: Facts) -> tuple[float, bool]:
-    """How long a cycle takes: by its marks, else the shortest distances between negotiations that begin or end."""
+    """How long a cycle takes: by its marks, else at most the shortest distances between the ends of negotiations."""
     counters = facts.trace.counters
     marks = counters[counters["name"] == CYCLE_COUNTER]["value"].to_numpy()
     if len(marks) >= _MIN_CYCLES:
         return float(np.quantile(marks, _SHORT_QUANTILE)) * 1e6, True
     tensors = facts.trace.tensors
-    times = np.unique(np.concatenate([tensors["submitted_ns"].to_numpy(), tensors["negotiated_ns"].to_numpy()]))
+    times = np.unique(tensors["negotiated_ns"].to_numpy())
     gaps = np.diff(times[times >= 0])
     gaps = gaps[gaps > _SAME_CYCLE_NS]
     return (float(np.quantile(gaps, _SHORT_QUANTILE)) if len(gaps) >= _MIN_CYCLES else 0.0), False

@@ -18,6 +18,8 @@ from .steps import Steps
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 ByRank = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
+#: Chains of messages are numbered from here downwards; those of collectives are process sets.
+FIRST_MESSAGE_CHAIN: Final = -2
 #: With fewer operations that found nothing in front of them, what they usually need to start is not known from them.
 MIN_FREE: Final = 3
 
@@ -36,6 +38,7 @@ class Operations:
     blocking: Times
     """1 if the caller waited in the call, 0 if not, -1 if unknown."""
     process_set: Times
+    """The chain; below 0 for messages."""
     seq: Times
     nbytes: Times
     """-1 if unknown."""
@@ -107,9 +110,9 @@ def find_operations(trace: Trace, steps: Steps) -> Operations:
     copies = np.bincount(key, weights=table["copy_ns"].to_numpy(dtype=float), minlength=count)
     return Operations(
         kind=one["kind"].astype(str).tolist(),
-        caller=one["caller"].astype(str).tolist() if "caller" in one else [""] * count,
-        where=one["where"].astype(str).tolist() if "where" in one else [""] * count,
-        blocking=one["blocking"].to_numpy(dtype=np.int64) if "blocking" in one else np.full(count, -1),
+        caller=one["caller"].astype(str).tolist(),
+        where=one["where"].astype(str).tolist(),
+        blocking=one["blocking"].to_numpy(dtype=np.int64),
         process_set=process_set,
         seq=one["seq"].to_numpy(dtype=np.int64),
         nbytes=one["nbytes"].to_numpy(dtype=np.int64),
@@ -138,7 +141,11 @@ def _usual_lead_ns(lead_ns: Times, free: np.ndarray[tuple[int], np.dtype[np.bool
 
 def _members(trace: Trace, steps: Steps) -> pd.DataFrame:
     """A row for each member and operation, with the operation's number: those in use, in order of their ends."""
-    table = trace.collectives
+    table = (
+        pd.concat([trace.collectives, _messages(trace)], ignore_index=True)
+        if len(trace.messages)
+        else trace.collectives
+    )
     row_of = pd.Series(range(len(steps.ranks)), index=list(steps.ranks))
     table = table[table["rank"].isin(list(steps.ranks))]
     table = table.assign(
@@ -166,6 +173,36 @@ def _members(trace: Trace, steps: Steps) -> pd.DataFrame:
     rank_of = pd.Series(np.arange(len(order)), index=order)
     table["operation"] = rank_of.reindex(table["operation"]).to_numpy()
     return table
+
+
+def _messages(trace: Trace) -> pd.DataFrame:
+    """Messages in the shape of collectives: two members, and a chain (a process set below 0) for each pair, direction and tag."""
+    messages = trace.messages
+    sends = (messages["direction"] == "send").to_numpy()
+    source = np.where(sends, messages["rank"], messages["peer"])
+    target = np.where(sends, messages["peer"], messages["rank"])
+    key = pd.MultiIndex.from_arrays([messages["process_set"], source, target, messages["tag"]])
+    return pd.DataFrame(
+        {
+            "rank": messages["rank"],
+            "process_set": FIRST_MESSAGE_CHAIN - key.factorize()[0],
+            "seq": messages["seq"],
+            "kind": "message",
+            "op": "",
+            "dtype": "",
+            "algorithm": "",
+            "nbytes": messages["nbytes"],
+            "tensors": 1,
+            "submitted_ns": messages["submitted_ns"],
+            "negotiated_ns": -1,
+            "start_ns": messages["start_ns"],
+            "dur_ns": messages["dur_ns"],
+            "copy_ns": 0,
+            "caller": "",
+            "blocking": -1,
+            "where": "",
+        }
+    )
 
 
 def _known(chain: Times, ready: Times) -> Times:

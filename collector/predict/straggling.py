@@ -27,7 +27,7 @@ PARTS_OF_WORK: Final = tuple(
 
 def find_stragglers(facts: Facts) -> tuple[Excess, Change] | None:
     """The ranks that are slow by their own work, and the change that makes them work as their peers do."""
-    if facts.replay is None or facts.is_tied_by_messages:
+    if facts.replay is None or facts.is_pipeline:
         return None
     work = facts.breakdown.own_work_ns - facts.part(str(Category.DATA))
     excess = find_excess(work, facts.mean_step_ns)

@@ -234,6 +234,29 @@ def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled
         condition=analysis.condition,
         predictions=tuple(predictions),
         scaling=scaled,
+        blame=_blame(analysis),
+        plan=tuple(PlanStep(finding=step.finding, step_ns=step.step_ns) for step in analysis.plan),
+    )
+
+
+def _blame(analysis: Analysis) -> tuple[BlameRow, ...]:
+    """The rows of blame over all steps, largest first."""
+    if analysis.blame.empty:
+        return ()
+    keys = ["rank", "track", "category", "name", "why"]
+    table = analysis.blame.groupby(keys)["ns"].sum().sort_values(ascending=False, kind="stable").reset_index()
+    total, steps = max(float(table["ns"].sum()), 1.0), max(analysis.facts.steps.count, 1)
+    return tuple(
+        BlameRow(
+            rank=int(row["rank"]),
+            track=str(row["track"]),
+            category=str(row["category"]),
+            name=str(row["name"]),
+            why=str(row["why"]),
+            mean_ns=float(row["ns"]) / steps,
+            share=float(row["ns"]) / total,
+        )
+        for row in table.to_dict("records")
     )
 
 

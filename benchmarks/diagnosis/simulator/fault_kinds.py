@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
@@ -84,11 +85,46 @@ def _short_epochs(job: Job, fault: Fault) -> Job:
     )
 
 
+# Devices.
+
+
+def _with_device(job: Job, **changes: Any) -> Job:
+    assert job.device is not None
+    return replace(job, device=job.device._replace(**changes))
+
+
+def _kernels(job: Job) -> int:
+    return 3 * len(job.layers) + 4
+
+
+def _launch_bound(job: Job, fault: Fault) -> Job:
+    return _with_device(job, launch_ns=int((job.work_ns + fault.amount_ns(job)) / _kernels(job)))
+
+
+def _slow_launches(job: Job, fault: Fault) -> Job:
+    """A host that is quick enough, unless it has to wait for its device time and again."""
+    launch_ns = max(6_000, min(fault.amount_ns(job) / len(job.layers) - 20_000, 0.6 * job.work_ns / _kernels(job)))
+    return _with_device(job, launch_ns=int(launch_ns))
+
+
+def _copy_of(job: Job, fault: Fault, *, is_pinned: bool) -> Job:
+    assert job.device is not None
+    nbytes = int(fault.amount_ns(job) * job.device.copy_bytes_per_ns)
+    return _with_device(job, copy_nbytes=max(nbytes, job.device.copy_nbytes), is_pinned=is_pinned)
+
+
+def _slow_device(plan: Plan, fault: Fault) -> None:
+    factor = 1 + fault.amount_ns(plan.job) / plan.job.work_ns * fault.weights(plan.job, plan.noise)
+    for item in ("forward", "backward", "optimizer"):
+        plan.busy[item] = plan.busy[item] * factor
+
+
 # Communication.
 
 
 def _many_layers(job: Job, fault: Fault) -> Job:
-    pieces = -(-30 // len(job.layers))
+    tensors = 80 if job.ranks <= 4 else 48 if job.ranks <= 8 else 30
+    pieces = -(-tensors // len(job.layers))
     layers = tuple(
         Layer(
             f"{layer.name[:-7]}.{piece}.weight", max(4, layer.nbytes // pieces), layer.share / pieces, layer.is_partial
@@ -97,7 +133,8 @@ def _many_layers(job: Job, fault: Fault) -> Job:
         for piece in range(pieces)
     )
     steps = int(np.clip(MAX_EVENTS / (job.ranks * (25 + 13 * len(layers))), MIN_STEPS, job.steps))
-    latency_ns = int((0.8 * job.backward_ns + fault.amount_ns(job)) / len(layers))
+    # More than this would be felt in every fused batch, too.
+    latency_ns = int(min((0.8 * job.backward_ns + fault.amount_ns(job)) / len(layers), 0.012 * job.work_ns))
     return replace(job, layers=layers, steps=steps, epoch_steps=steps, latency_ns=latency_ns)
 
 
@@ -160,8 +197,8 @@ def _barriers(job: Job, fault: Fault) -> Job:
     return replace(job, calls=(*job.calls, Call(tuple(f"barrier.{number}" for number in range(count)), "barrier", 0)))
 
 
-_STRAGGLING: Final = {"somewhere": "straggler", "everywhere": "compute"}
-_COMMUNICATION: Final = {"everywhere": "communication", "needs_peers": True, "names_ranks": False}
+_straggling = partial(Kind, everywhere="compute", somewhere="straggler")
+_communication = partial(Kind, everywhere="communication", needs_peers=True, names_ranks=False)
 
 KINDS: Final[Mapping[str, Kind]] = {
     "slow-dataset": Kind(
@@ -180,77 +217,111 @@ KINDS: Final[Mapping[str, Kind]] = {
         everywhere="data", causes=("worker-start-up",), prepare=_short_epochs,
         spoil_job=lambda job, _: replace(job, persistent=False), max_share=0.6,
     ),
-    "slow-forward": Kind(
-        **_STRAGGLING, causes=("slow-forward",), causes_everywhere=("blocked-forward", *_IN_TIME),
+    "slow-forward": _straggling(
+        causes=("slow-forward",), causes_everywhere=("blocked-forward", *_IN_TIME),
         spoil_plan=_more_of("forward"), patterns=_ANY, may_block=True, needs_trace_of_time=True,
     ),
-    "slow-backward": Kind(
-        **_STRAGGLING, causes=("slow-backward",), causes_everywhere=("blocked-backward", *_IN_TIME),
+    "slow-backward": _straggling(
+        causes=("slow-backward",), causes_everywhere=("blocked-backward", *_IN_TIME),
         spoil_plan=_more_of("backward"), patterns=_ANY, may_block=True, needs_trace_of_time=True,
     ),
-    "slow-optimizer": Kind(
-        **_STRAGGLING, causes=("slow-optimizer", "slow-optimizer-step"), causes_everywhere=_IN_TIME,
+    "slow-optimizer": _straggling(
+        causes=("slow-optimizer", "slow-optimizer-step"), causes_everywhere=_IN_TIME,
         spoil_plan=_more_of("optimizer"), patterns=_ANY, may_block=True,
     ),
-    "slow-loop": Kind(
-        **_STRAGGLING, causes=("slow-host-code", "host-code"), causes_everywhere=_IN_TIME,
+    "slow-loop": _straggling(
+        causes=("slow-host-code", "host-code"), causes_everywhere=(*_IN_TIME, "device-idle"),
         spoil_plan=_more_of("loop"), patterns=_ANY, may_block=True,
     ),
-    "checkpoints": Kind(
-        **_STRAGGLING, causes=("checkpoint-on-one-rank", "checkpoint-stall", "slow-checkpoint", "checkpoint"),
+    "checkpoints": _straggling(
+        causes=("checkpoint-on-one-rank", "checkpoint-stall", "slow-checkpoint", "checkpoint"),
         causes_everywhere=("periodic-stalls",), spoil_plan=_more_of("checkpoint"), patterns=(EVERY,), may_block=True,
     ),
     "validation": Kind(
         everywhere="", somewhere="straggler", causes=("validation-on-one-rank", "slow-forward", "slow-host-code", "validation"),
         spoil_plan=_more_of("validation"), patterns=(EVERY,),
     ),
-    "garbage": Kind(
-        **_STRAGGLING, causes=("garbage-collection",), causes_everywhere=("periodic-stalls",),
+    "garbage": _straggling(
+        causes=("garbage-collection",), causes_everywhere=("periodic-stalls",),
         spoil_plan=_more_of("garbage"), patterns=(EVERY, BURSTS, ALWAYS),
     ),
-    "starved": Kind(
-        **_STRAGGLING, causes=("starved-of-cores", "slow-forward", "slow-backward"), causes_everywhere=_IN_TIME,
+    "starved": _straggling(
+        causes=("starved-of-cores", "slow-forward", "slow-backward"), causes_everywhere=_IN_TIME,
         spoil_plan=_starve, patterns=(ALWAYS, WINDOW, BURSTS, BURSTS), max_share=0.6,
     ),
     "uneven-batches": Kind(
         everywhere="straggler", somewhere="straggler", causes=("uneven-batches",), spoil_plan=_uneven, needs_peers=True,
         patterns=(ALWAYS, ALWAYS, WINDOW, IN_TURN),
     ),
-    "no-fusion": Kind(
-        **_COMMUNICATION, causes=("many-small-collectives",), prepare=_many_layers,
+    "no-fusion": _communication(
+        causes=("many-small-collectives",), prepare=_many_layers,
         spoil_job=lambda job, _: replace(job, threshold_nbytes=0), max_share=0.6,
     ),
-    "slow-link": Kind(
-        **_COMMUNICATION, causes=("slow-link", "bandwidth-bound", "exposed-communication"), spoil_job=_slow_wire,
+    "slow-link": _communication(
+        causes=("slow-link", "bandwidth-bound", "exposed-communication"), spoil_job=_slow_wire,
     ),
-    "high-latency": Kind(
-        **_COMMUNICATION, causes=("slow-link", "high-latency", "many-small-collectives", "exposed-communication"),
+    "high-latency": _communication(
+        causes=("slow-link", "high-latency", "many-small-collectives", "exposed-communication"),
         spoil_job=lambda job, fault: replace(job, latency_ns=job.latency_ns + int(fault.amount_ns(job))),
     ),
-    "slow-negotiation": Kind(
-        **_COMMUNICATION, causes=("slow-negotiation",),
+    "slow-negotiation": _communication(
+        causes=("slow-negotiation",),
         spoil_job=lambda job, fault: replace(job, message_ns=job.message_ns + int(fault.amount_ns(job) / 2)),
     ),
-    "huge-tensor": Kind(
-        **_COMMUNICATION, causes=("oversize-gradient", "late-gradients", "bandwidth-bound"), spoil_job=_huge_layer,
+    "long-cycle": _communication(
+        causes=("slow-negotiation", "long-cycle"),
+        spoil_job=lambda job, fault: replace(job, cycle_ns=job.cycle_ns + int(2 * fault.amount_ns(job))),
     ),
-    "late-gradients": Kind(
-        **_COMMUNICATION, causes=("late-gradients", "oversize-gradient"), prepare=_embedding_at_output,
+    "huge-tensor": _communication(
+        causes=("oversize-gradient", "late-gradients", "bandwidth-bound"), spoil_job=_huge_layer,
+    ),
+    "late-gradients": _communication(
+        causes=("late-gradients", "oversize-gradient"), prepare=_embedding_at_output,
         spoil_job=_embedding_at_input, max_share=0.4,
     ),
-    "no-overlap": Kind(
-        **_COMMUNICATION, causes=("exposed-communication", "late-gradients", "no-overlap", "bandwidth-bound"),
+    "no-overlap": _communication(
+        causes=("exposed-communication", "late-gradients", "no-overlap", "bandwidth-bound"),
         prepare=_much_to_overlap, spoil_job=lambda job, _: replace(job, overlaps=False), max_share=0.4,
     ),
-    "metrics": Kind(
-        **_COMMUNICATION, causes=("blocking-collectives", "blocking-allreduce", "many-small-collectives"),
+    "metrics": _communication(
+        causes=("blocking-collectives", "blocking-allreduce", "many-small-collectives"),
         prepare=_costly_calls, spoil_job=_metrics, max_share=0.5,
     ),
-    "object-broadcast": Kind(
-        **_COMMUNICATION, causes=("blocking-collectives", "object-broadcast", "blocking-broadcast"), spoil_job=_object,
+    "object-broadcast": _communication(
+        causes=("blocking-collectives", "object-broadcast", "blocking-broadcast"), spoil_job=_object,
     ),
-    "barriers": Kind(
-        **_COMMUNICATION, causes=("blocking-collectives", "barriers", "many-small-collectives"),
+    "barriers": _communication(
+        causes=("blocking-collectives", "barriers", "many-small-collectives"),
         prepare=_costly_calls, spoil_job=_barriers, max_share=0.5,
     ),
+    "slow-gpu": Kind(
+        everywhere="", somewhere="straggler", causes=("slow-gpu", "slow-device", "slow-forward", "slow-backward", "late-rank"),
+        spoil_plan=_slow_device, patterns=(ALWAYS, ALWAYS, WINDOW, IN_TURN),
+    ),
+    "launch-bound": Kind(everywhere="compute", causes=("device-idle", "launch-bound"), spoil_job=_launch_bound, max_share=0.6),
+    "synchronisation": Kind(
+        everywhere="compute", causes=("device-idle", "blocking-synchronisation", "blocking-copy", "launch-bound"),
+        prepare=_slow_launches, spoil_job=lambda job, _: _with_device(job, syncs=len(job.layers)), max_share=0.4,
+    ),
+    "exposed-copies": Kind(
+        everywhere="data", causes=("slow-copies-to-device", "exposed-copies"),
+        spoil_job=lambda job, fault: _copy_of(job, fault, is_pinned=True),
+    ),
+    "blocking-copies": Kind(
+        everywhere="data", causes=("slow-copies-to-device", "exposed-copies", "blocking-copy"),
+        spoil_job=lambda job, fault: _copy_of(job, fault, is_pinned=False),
+    ),
+}  # fmt: skip
+
+_ON_DEVICES: Final = {"slow-gpu", "launch-bound", "synchronisation", "exposed-copies", "blocking-copies"}
+_LOADERS: Final = {"slow-dataset", "slow-collate", "few-workers"}
+_PARTS: Final = {"slow-forward", "slow-backward", "slow-optimizer", "slow-loop"}
+_NETWORK: Final = {"slow-link", "high-latency", "huge-tensor"}
+#: What can be seen in a format at all.
+SHOWN: Final[Mapping[str, frozenset[str]]] = {
+    "tlkit": frozenset(set(KINDS) - _ON_DEVICES - {"long-cycle"}),
+    "horovod": frozenset({*_PARTS, *_NETWORK, "slow-dataset", "checkpoints", "starved", "no-fusion", "long-cycle", "metrics",
+                          "late-gradients", "slow-negotiation"}),
+    "kineto": frozenset({*_LOADERS, *_PARTS, *_NETWORK, "starved", "metrics", "late-gradients"}),
+    "gpu": frozenset({*_LOADERS, *_ON_DEVICES, *_NETWORK, "slow-forward", "slow-backward", "slow-loop"}),
 }  # fmt: skip

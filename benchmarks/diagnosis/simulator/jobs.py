@@ -1,7 +1,7 @@
 """What a job is, and random ones that have nothing wrong with them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,6 +23,24 @@ class Layer(NamedTuple):
     share: float
     is_partial: bool = False
     """Reduced within a part of the ranks only (`Job.parts`)."""
+
+
+class Device(NamedTuple):
+    """A GPU a rank, and how its host hands out work."""
+
+    launch_ns: int
+    """What the host needs for one kernel, the operator around it included."""
+    copy_nbytes: int
+    """Of a batch."""
+    copy_bytes_per_ns: float
+    is_pinned: bool
+    """Whether the host goes on while a batch is copied."""
+    syncs: int
+    """How often the forward pass asks the device for a number."""
+    ends_with_item: bool
+    """Whether the loop reads the loss in each step; if not it waits for the step before."""
+    dtype: str
+    """Of gradients: float32 or bfloat16."""
 
 
 class Call(NamedTuple):
@@ -81,6 +99,11 @@ class Job:
     elements: int
     """Of a batch, as handed to the model."""
     clock_error_ns: int
+    has_cache: bool = True
+    """Horovod itself: whether ranks' ready ticks are shown only when a tensor is new."""
+    device: Device | None = None
+    framework: str = "hvd"
+    """`hvd`: our runtime, `horovod`: Horovod itself, `ddp`: DistributedDataParallel."""
     """How far the measured offsets of hosts may be off."""
 
     @property
@@ -117,20 +140,20 @@ def _layers(chance: np.random.Generator, count: int) -> tuple[Layer, ...]:
     )
 
 
-def _extent(chance: np.random.Generator) -> tuple[int, int, int]:
-    """Ranks, steps and layers that make a case of a bearable size."""
+def _extent(chance: np.random.Generator, per_layer: int) -> tuple[int, int, int]:
+    """Ranks, steps and layers that make a case of a bearable size; `per_layer` events are written of each."""
     ranks = int(chance.choice(RANKS, p=RANKS_SHARES))
     events = min(MAX_EVENTS, math.exp(chance.normal(math.log(MEDIAN_EVENTS), 0.7)))
     layers = int(np.clip(math.exp(chance.normal(math.log(12), 0.7)), 3, 80))
-    while layers > 3 and ranks * MIN_STEPS * (25 + 10 * layers) > MAX_EVENTS:
+    while layers > 3 and ranks * MIN_STEPS * (25 + per_layer * layers) > MAX_EVENTS:
         layers -= 1
-    steps = int(events / (ranks * (25 + 10 * layers)))
+    steps = int(events / (ranks * (25 + per_layer * layers)))
     return ranks, int(np.clip(steps, MIN_STEPS, 200)), layers
 
 
-def random_job(chance: np.random.Generator) -> Job:
+def random_job(chance: np.random.Generator, file_format: str = "tlkit") -> Job:
     """A healthy one, as far as its numbers tell; `cases.settle` sees to the rest."""
-    ranks, steps, layers = _extent(chance)
+    ranks, steps, layers = _extent(chance, 13 if file_format == "gpu" else 10)
     step_ns = math.exp(chance.uniform(math.log(6e6), math.log(1.5e9)))
     forward, backward = chance.uniform(0.2, 0.4), chance.uniform(0.4, 0.7)
     optimizer, loop = chance.uniform(0.01, 0.08), chance.uniform(0.001, 0.01)
@@ -146,7 +169,7 @@ def random_job(chance: np.random.Generator) -> Job:
     if wants_parts:
         model = tuple(layer._replace(is_partial=number >= layers * 2 // 3) for number, layer in enumerate(model))
     half = ranks // 2
-    return Job(
+    job = Job(
         ranks=ranks,
         ranks_per_host=min(ranks, int(chance.choice((2, 4, 8)))) if chance.random() < 0.6 else ranks,
         steps=steps,
@@ -177,4 +200,30 @@ def random_job(chance: np.random.Generator) -> Job:
         calls=(),
         elements=int(chance.integers(1_000, 1_000_000)),
         clock_error_ns=int(chance.uniform(1e3, min(100e3, step_ns / 200))),
+    )
+    return _as_recorded(job, chance, file_format)
+
+
+def _as_recorded(job: Job, chance: np.random.Generator, file_format: str) -> Job:
+    """The job as those run it whose traces have this format."""
+    if file_format == "horovod":
+        return replace(job, framework="horovod", is_eager=False, parts=(), has_cache=bool(chance.random() < 0.5))
+    if file_format == "kineto":
+        return replace(job, framework="ddp", parts=())
+    if file_format == "gpu":
+        return replace(job, framework="ddp", parts=(), device=_random_device(job, chance))
+    return job
+
+
+def _random_device(job: Job, chance: np.random.Generator) -> Device:
+    kernels = 3 * len(job.layers) + 4
+    copy_nbytes = int(chance.integers(10_000, 10_000_000))
+    return Device(
+        launch_ns=int(min(chance.uniform(6e3, 40e3), 0.5 * job.work_ns / kernels)),
+        copy_nbytes=copy_nbytes,
+        copy_bytes_per_ns=max(float(chance.uniform(8, 25)), copy_nbytes / (0.004 * job.work_ns)),
+        is_pinned=bool(chance.random() < 0.7),
+        syncs=0,
+        ends_with_item=bool(chance.random() < 0.5),
+        dtype=str(chance.choice(("float32", "bfloat16"))),
     )

@@ -2,18 +2,22 @@
 
 A rank asks for a tensor; once a cycle its requests travel to the coordinator.  What all members of a process set have asked for
 is fused and sent out, at most two batches at a time; every rank executes batches in the order in which they were sent.  A
-collective begins to move bytes when its last member is there.  `Reducer` does without a coordinator, as torch.distributed does.
+collective begins to move bytes when its last member is there.  `Reduced` does without a coordinator, as torch.distributed does.
 """
 
 from collections import deque
 from typing import Final
 
 from .clock import Clock, Signal
+from .jobs import Job
 from .plan import Plan
 from .recording import Carried, Executed, RankRecording, Tensor
 
 #: Batches under way before the coordinator holds further ones back.
 MAX_UNDER_WAY: Final = 2
+#: Sizes of DistributedDataParallel's buckets.
+FIRST_BUCKET_NBYTES: Final = 1 << 20
+BUCKET_NBYTES: Final = 25 << 20
 #: What an executor needs to begin with the next batch.
 _TAKE_UP_NS: Final = 15_000
 _LOCAL_MESSAGE_NS: Final = 15_000
@@ -30,7 +34,7 @@ class Batch:
         self.ranks, self.tensors, self.seq, self.duration_ns = ranks, tensors, seq, duration_ns
         self.joined: dict[int, tuple[int, int, int]] = {}
         """By rank: negotiated, begun, and the operation's start (ns)."""
-        self.arrivals_ns: tuple[int, ...] = ()
+        self.arrivals_ns: dict[int, int] = {}
 
     @property
     def nbytes(self) -> int:
@@ -54,39 +58,29 @@ class Member:
 
 
 class Network:
-    """The coordinator and all executors."""
+    """The executors of all ranks, and what a training thread calls."""
 
     def __init__(self, clock: Clock, plan: Plan, recordings: list[RankRecording]) -> None:
         self._clock, self._plan, self._job = clock, plan, plan.job
         self._members = [Member(recording) for recording in recordings]
         self._ranks_of = {0: tuple(range(self._job.ranks))}
         self._ranks_of |= {number + 1: ranks for number, ranks in enumerate(self._job.parts)}
-        self._asked: dict[Key, dict[int, int]] = {}
-        self._ready: deque[Tensor] = deque()
-        self._under_way = 0
         self._seqs: dict[int, int] = {}
         self._of_step: dict[int, int] = {}
+
+    def submit(self, rank: int, tensor: Tensor) -> None:
+        """A rank asks for a tensor now."""
+        raise NotImplementedError
+
+    def _hurry(self, rank: int) -> None:
+        """A rank is blocked from now on."""
+
+    def _finished(self) -> None:
+        """A collective has come to its end."""
 
     def part_of(self, rank: int) -> int:
         """The process set of a rank beside the global one."""
         return next(number for number, ranks in self._ranks_of.items() if number and rank in ranks)
-
-    # What a training thread calls.
-
-    def submit(self, rank: int, tensor: Tensor) -> None:
-        """A rank asks for a tensor now."""
-        member = self._members[rank]
-        member.submitted_ns[tensor.process_set, tensor.name] = self._clock.now_ns
-        member.unsent.append(tensor)
-        if member.blocked_on is not None and self._job.is_eager:
-            self._flush(rank)
-        elif not member.is_flush_due:
-            member.is_flush_due = True
-            cycle_ns = self._job.cycle_ns
-            due_ns = self._clock.now_ns + cycle_ns
-            if not self._job.is_eager:  # cycles go on, whether there is something to ask for or not
-                due_ns = (self._clock.now_ns // cycle_ns + 1) * cycle_ns
-            self._clock.call_at(due_ns, self._flush, rank)
 
     def drained(self, rank: int) -> Signal:
         """Given when all that the rank has submitted is done; the rank is blocked until then."""
@@ -96,54 +90,8 @@ class Network:
             signal.given = True
             return signal
         member.blocked_on = signal
-        if self._job.is_eager:
-            self._flush(rank)
+        self._hurry(rank)
         return signal
-
-    # Between ranks and coordinator.
-
-    def _message_ns(self, rank: int) -> int:
-        return self._job.message_ns if rank else _LOCAL_MESSAGE_NS
-
-    def _flush(self, rank: int) -> None:
-        member = self._members[rank]
-        member.is_flush_due = False
-        if member.unsent:
-            tensors, member.unsent = member.unsent, []
-            self._clock.call_at(self._clock.now_ns + self._message_ns(rank), self._receive, rank, tensors)
-
-    def _receive(self, rank: int, tensors: list[Tensor]) -> None:
-        for tensor in tensors:
-            key = tensor.process_set, tensor.name
-            asked = self._asked.setdefault(key, {})
-            asked[rank] = self._members[rank].submitted_ns[key]
-            if len(asked) == len(self._ranks_of[tensor.process_set]):
-                self._ready.append(tensor)
-        self._dispatch()
-
-    def _dispatch(self) -> None:
-        while self._ready and self._under_way < MAX_UNDER_WAY:
-            seed = self._ready.popleft()
-            tensors, nbytes, rest = [seed], seed.nbytes, deque[Tensor]()
-            while self._ready:
-                tensor = self._ready.popleft()
-                fits = nbytes + tensor.nbytes <= self._job.threshold_nbytes and seed.kind == "allreduce"
-                if fits and (tensor.kind, tensor.process_set) == (seed.kind, seed.process_set):
-                    tensors.append(tensor)
-                    nbytes += tensor.nbytes
-                else:
-                    rest.append(tensor)
-            self._ready = rest
-            self._send(tensors)
-
-    def _send(self, tensors: list[Tensor]) -> None:
-        process_set = tensors[0].process_set
-        batch = self.new_batch(process_set, tensors)
-        arrivals = [self._asked.pop((process_set, tensor.name)) for tensor in tensors]
-        batch.arrivals_ns = tuple(max(asked[rank] for asked in arrivals) for rank in batch.ranks)
-        self._under_way += 1
-        for rank in batch.ranks:
-            self._clock.call_at(self._clock.now_ns + self._message_ns(rank), self.enqueue, rank, batch)
 
     def new_batch(self, process_set: int, tensors: list[Tensor]) -> Batch:
         """The next collective of a process set."""
@@ -187,8 +135,7 @@ class Network:
             self._clock.call_at(
                 self._clock.now_ns + self._copy_ns(batch), self._complete, rank, batch, self._clock.now_ns
             )
-        self._under_way -= 1
-        self._dispatch()
+        self._finished()
 
     def _complete(self, rank: int, batch: Batch, moved_ns: int) -> None:
         member = self._members[rank]
@@ -206,7 +153,7 @@ class Network:
                 begun_ns,
                 (started_ns, moved_ns),
                 self._clock.now_ns,
-                batch.arrivals_ns,
+                tuple(batch.arrivals_ns[member] for member in batch.ranks),
             )
         )
         member.executing = False
@@ -214,3 +161,120 @@ class Network:
             signal, member.blocked_on = member.blocked_on, None
             self._clock.give(signal)
         self._take_up(rank)
+
+
+class Coordinated(Network):
+    """Horovod's way: a coordinator fuses what all have asked for."""
+
+    def __init__(self, clock: Clock, plan: Plan, recordings: list[RankRecording]) -> None:
+        super().__init__(clock, plan, recordings)
+        self._asked: dict[Key, dict[int, int]] = {}
+        self._ready: deque[Tensor] = deque()
+        self._under_way = 0
+
+    # What a training thread calls.
+
+    def submit(self, rank: int, tensor: Tensor) -> None:
+        """A rank asks for a tensor now."""
+        member = self._members[rank]
+        member.submitted_ns[tensor.process_set, tensor.name] = self._clock.now_ns
+        member.unsent.append(tensor)
+        if member.blocked_on is not None and self._job.is_eager:
+            self._flush(rank)
+        elif not member.is_flush_due:
+            member.is_flush_due = True
+            cycle_ns = self._job.cycle_ns
+            due_ns = self._clock.now_ns + cycle_ns
+            if not self._job.is_eager:  # cycles go on, whether there is something to ask for or not
+                due_ns = (self._clock.now_ns // cycle_ns + 1) * cycle_ns
+            self._clock.call_at(due_ns, self._flush, rank)
+
+    def _hurry(self, rank: int) -> None:
+        if self._job.is_eager:
+            self._flush(rank)
+
+    def _finished(self) -> None:
+        self._under_way -= 1
+        self._dispatch()
+
+    # Between ranks and coordinator.
+
+    def _message_ns(self, rank: int) -> int:
+        return self._job.message_ns if rank else _LOCAL_MESSAGE_NS
+
+    def _flush(self, rank: int) -> None:
+        member = self._members[rank]
+        member.is_flush_due = False
+        if member.unsent:
+            tensors, member.unsent = member.unsent, []
+            self._clock.call_at(self._clock.now_ns + self._message_ns(rank), self._receive, rank, tensors)
+
+    def _receive(self, rank: int, tensors: list[Tensor]) -> None:
+        for tensor in tensors:
+            key = tensor.process_set, tensor.name
+            asked = self._asked.setdefault(key, {})
+            asked[rank] = self._members[rank].submitted_ns[key]
+            if len(asked) == len(self._ranks_of[tensor.process_set]):
+                self._ready.append(tensor)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        while self._ready and self._under_way < MAX_UNDER_WAY:
+            seed = self._ready.popleft()
+            tensors, nbytes, rest = [seed], seed.nbytes, deque[Tensor]()
+            while self._ready:
+                tensor = self._ready.popleft()
+                fits = nbytes + tensor.nbytes <= self._job.threshold_nbytes and seed.kind == "allreduce"
+                if fits and (tensor.kind, tensor.process_set) == (seed.kind, seed.process_set):
+                    tensors.append(tensor)
+                    nbytes += tensor.nbytes
+                else:
+                    rest.append(tensor)
+            self._ready = rest
+            self._send(tensors)
+
+    def _send(self, tensors: list[Tensor]) -> None:
+        process_set = tensors[0].process_set
+        batch = self.new_batch(process_set, tensors)
+        arrivals = [self._asked.pop((process_set, tensor.name)) for tensor in tensors]
+        batch.arrivals_ns = {rank: max(asked[rank] for asked in arrivals) for rank in batch.ranks}
+        self._under_way += 1
+        for rank in batch.ranks:
+            self._clock.call_at(self._clock.now_ns + self._message_ns(rank), self.enqueue, rank, batch)
+
+
+class Reduced(Network):
+    """The way of DistributedDataParallel: buckets of gradients, in the same order on every rank."""
+
+    def __init__(self, clock: Clock, plan: Plan, recordings: list[RankRecording]) -> None:
+        super().__init__(clock, plan, recordings)
+        self._batches: list[Batch] = []
+        self._begun = [0] * len(recordings)
+        self._bucket_ends = bucket_ends(plan.job)
+
+    def submit(self, rank: int, tensor: Tensor) -> None:
+        """A gradient waits for the rest of its bucket; what user code reduces goes at once."""
+        member = self._members[rank]
+        member.submitted_ns[tensor.process_set, tensor.name] = self._clock.now_ns
+        member.unsent.append(tensor)
+        if tensor.name not in self._bucket_ends and tensor.is_gradient:
+            return
+        tensors, member.unsent = member.unsent, []
+        number = self._begun[rank]
+        self._begun[rank] += 1
+        if number == len(self._batches):
+            self._batches.append(self.new_batch(tensor.process_set, tensors))
+        batch = self._batches[number]
+        batch.arrivals_ns[rank] = self._clock.now_ns
+        self.enqueue(rank, batch)
+
+
+def bucket_ends(job: Job) -> set[str]:
+    """The gradients that complete a bucket, the last one of all included."""
+    ends, nbytes, limit = set(), 0, min(FIRST_BUCKET_NBYTES, job.threshold_nbytes)
+    for layer in reversed(job.layers):
+        nbytes += layer.nbytes
+        if nbytes >= limit or layer is job.layers[0]:
+            ends.add(f"allreduce.{layer.name}")
+            nbytes, limit = 0, min(BUCKET_NBYTES, job.threshold_nbytes)
+    return ends

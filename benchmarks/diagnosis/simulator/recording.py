@@ -23,6 +23,7 @@ class Tensor(NamedTuple):
     nbytes: int
     process_set: int
     step: int
+    is_gradient: bool = True
 
 
 class Carried(NamedTuple):

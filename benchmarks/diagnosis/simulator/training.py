@@ -88,7 +88,9 @@ class Rank:
         for call in self.job.calls:
             if (step + 1) % call.every == 0:
                 for name in call.names:
-                    self.network.submit(self.rank, Tensor(f"{call.kind}.{name}", call.kind, call.nbytes, 0, step))
+                    nbytes = 8 if name.endswith(".sz") else call.nbytes
+                    tensor = Tensor(f"{call.kind}.{name}", call.kind, nbytes, 0, step, is_gradient=False)
+                    self.network.submit(self.rank, tensor)
                     yield from self._synchronize()
         if sum(self._amounts("checkpoint", step)) > 0:
             yield from self._work("checkpoint", step, "CHECKPOINT", "checkpoint", None)
