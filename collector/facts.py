@@ -10,7 +10,6 @@ from ..timeline.trace import Trace
 from .model.breakdown import IDLE, Breakdown
 from .model.cpu_time import CpuTime
 from .model.device import Device, find_device
-from .model.graph import Graph
 from .model.graph import ON_OPERATION, Graph
 from .model.steps import Steps
 from .predict.change import Change, removed

@@ -17,6 +17,9 @@ from .kineto_callers import Asked, find_callers
 from .kineto_launches import Launches, launches_of
 
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+#: What vLLM and SGLang write around a batch; with fewer than MIN_BATCHES whole ones they are no steps.
+_BATCHES: Final = (re.compile(r"^execute_"), re.compile(r"^step\["))
+MIN_BATCHES: Final = 3
 HOST_COLLECTIVE: Final = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(.*)")
 
 #: Element types as Kineto names them.
@@ -153,29 +156,59 @@ def make_launches(ranks: Sequence[RankEvents], origin_ns: int) -> list[dict[str,
 
 
 def make_steps(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
-    """The profiler's steps, as the host marked them."""
+    """The profiler's steps, as the host marked them; without them the batches of an inference server."""
     parts: list[dict[str, Any]] = []
     for item in ranks:
-        events, rows = item.events, item.rows[~item.is_device]
-        number_of = {}
-        for number, name in enumerate(events.texts["name"]):
-            match = _STEP.search(name)
-            if match and len(match[1]) < 18:  # noqa: PLR2004  fits into 64 bits
-                number_of[number] = int(match[1])
-        categories = events.texts["category"]
-        on_device = among(categories, {"gpu_user_annotation"})[events.category[rows]]
-        chosen = rows[np.isin(events.name[rows], list(number_of)) & ~on_device]
-        chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
-        start = events.start[chosen] + (item.base_ns - origin_ns)
+        shift = item.base_ns - origin_ns
+        rows, numbers = _profiler_steps(item)
+        starts = item.events.start[rows]
+        ends = starts + item.events.duration[rows]
+        if not len(rows):
+            starts, ends = _batches(item)
+            numbers = np.arange(len(starts))
         parts.append(
             {
-                "rank": np.full(len(chosen), item.rank, np.int32),
-                "step": np.array([number_of[number] for number in events.name[chosen].tolist()], np.int64),
-                "start_ns": start,
-                "end_ns": start + events.duration[chosen],
+                "rank": np.full(len(starts), item.rank, np.int32),
+                "step": numbers,
+                "start_ns": starts + shift,
+                "end_ns": ends + shift,
             }
         )
     return assemble(STEP_COLUMNS, parts)
+
+
+def _annotations(item: RankEvents) -> np.ndarray:
+    """The host's spans without those that the profiler repeats on the device, and without frames of Python."""
+    rows = item.rows[~item.is_device]
+    left_out = among(item.events.texts["category"], {"gpu_user_annotation", "python_function"})
+    return rows[~left_out[item.events.category[rows]]]
+
+
+def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
+    """Spans of ProfilerStep#N and their numbers, by time."""
+    events, rows = item.events, _annotations(item)
+    number_of = {}
+    for number, name in enumerate(events.texts["name"]):
+        match = _STEP.search(name)
+        if match and len(match[1]) < 18:  # noqa: PLR2004  fits into 64 bits
+            number_of[number] = int(match[1])
+    chosen = rows[np.isin(events.name[rows], list(number_of))]
+    chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
+    return chosen, np.array([number_of[number] for number in events.name[chosen].tolist()], np.int64)
+
+
+def _batches(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
+    """Batches as steps: each from its annotation to the next one's, since the device runs behind the host.
+
+    One or two annotations tell nothing of a rhythm: such a recording has no steps.
+    """
+    events, rows = item.events, _annotations(item)
+    for pattern in _BATCHES:
+        chosen = rows[matching(events.texts["name"], pattern)[events.name[rows]]]
+        starts = np.sort(events.start[chosen])
+        if len(starts) > MIN_BATCHES:
+            return starts[:-1], starts[1:]
+    return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:

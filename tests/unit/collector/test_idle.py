@@ -248,6 +248,24 @@ def test_a_recording_without_steps_has_a_report_of_its_own(tmp_path: Path) -> No
     assert "busy for 100.0%" in verdict.sentence
 
 
+def test_batches_of_an_inference_server_are_steps(tmp_path: Path) -> None:
+    """Eleven annotations, 50 ms apart, of which the device sees its kernels later: ten steps, of which the first is left out."""
+    events = []
+    for number in range(11):
+        name = f"execute_{number}_context_1(sq1)_generation_0()"
+        events += [
+            {"cat": "user_annotation", "name": name, "ts": 50 * number, "dur": 4},
+            operator("vllm::moe_forward", 50 * number + 1, 2), launch(50 * number + 2, number + 1),
+            kernel("moe", 50 * number + 20, 45, number + 1),
+        ]  # fmt: skip
+    analysis = analyze(inference(tmp_path / "t.json", events))
+    assert analysis.facts.steps.count == 9
+    assert analysis.device is not None
+    assert analysis.device.has_steps
+    assert analysis.facts.mean_step_ns == pytest.approx(50e6)
+    assert float(analysis.facts.part("idle").mean()) == pytest.approx(5e6)
+
+
 def test_a_filtered_file_is_said_to_be_one(tmp_path: Path) -> None:
     """Of 200,000 numbered operators 200 are left."""
     events = [launch(0, 1), kernel("gemm", 0.01, 300, 1)]
