@@ -181,7 +181,8 @@ def _annotations(item: RankEvents) -> np.ndarray:
     """The host's spans without those that the profiler repeats on the device, and without frames of Python."""
     rows = item.rows[~item.is_device]
     left_out = among(item.events.texts["category"], {"gpu_user_annotation", "python_function"})
-    return rows[~left_out[item.events.category[rows]]]
+    chosen: np.ndarray = rows[~left_out[item.events.category[rows]]]
+    return chosen
 
 
 def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
