@@ -20,7 +20,7 @@ from .late_rank import LateRank, LateSteps
 from .long_cycle import LongCycle
 from .only_communication import MovingBytes
 from .pipeline import Pipeline
-from .run_level import SlowingDown, Stalls
+from .run_level import Lapses
 from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
 from .uneven import UnevenBatches
@@ -46,12 +46,11 @@ RULES: tuple[Rule, ...] = (
     StarvedOfCores(),
     GarbageCollection(),
     Checkpoints(),
-    SlowingDown(),
-    Stalls(),
+    Lapses(),
 )
 
 #: The rules for a trace that shows communication only, as Horovod's own timelines do.
-ONLY_COMMUNICATION: tuple[Rule, ...] = (LateRank(), LateSteps(), LongCycle(), MovingBytes(), SlowingDown())
+ONLY_COMMUNICATION: tuple[Rule, ...] = (LateRank(), LateSteps(), LongCycle(), MovingBytes(), Lapses())
 
 #: Entry points of this group name classes of rules, which are made without arguments.
 GROUP = "tlkit.rules"

@@ -14,7 +14,15 @@ from .base import WORTH_RATIO, Finding
 
 #: Causes that say when or where time is lost, but not what takes it: a finding that does is better.
 VAGUE_CAUSES: Final = frozenset(
-    {"periodic-stalls", "outlier-steps", "slowing-down", "host-code", "blocked-everywhere", "starved-of-cores"}
+    {
+        "periodic-stalls",
+        "outlier-steps",
+        "slowing-down",
+        "slow-stretch",
+        "host-code",
+        "blocked-everywhere",
+        "starved-of-cores",
+    }
 )
 #: A vague finding that keeps less than this share of its gain when another one is gone is explained by that one.
 KEEPS_RATIO: Final = 0.5

@@ -89,7 +89,7 @@ def _describe(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
         cause = f"periodic-{cause}"
     who, verb, waiting = _subject(ranks, facts)
     doing, others = why.sentence, "the others" if len(facts.ranks) > 2 else "the other rank"  # noqa: PLR2004
-    if part == str(Category.OTHER) and _is_garbage(facts, main, slow, amount):
+    if _is_garbage(facts, main, slow, amount):
         cause, doing = "garbage-collection-on-one-rank", "Python's garbage collector runs"
     return Finding(
         class_="straggler",

@@ -89,6 +89,27 @@ def find_excess(work_ns: np.ndarray, step_ns: float) -> Excess | None:
     return Excess(excess_ns=excess, rows=rows, spread_ns=spread)
 
 
+def find_lapses(steps_ns: np.ndarray, step_ns: float) -> Row:
+    """By how much steps are clearly longer than the run's usual ones, 0 for most: float[S], ns.
+
+    As for ranks: a running median for stretches and growth, and single steps that stand out; the usual step is one of the quicker
+    ones, so that a run that is slow for half of its time is found.
+    """
+    count = len(steps_ns)
+    if count < MIN_STEPS:
+        return np.zeros(count)
+    values = steps_ns.astype(float)
+    smooth = _running_median(values[None, :])[0]
+    # Ups and downs around the running median are chance, but for those that stand out.
+    spread = NORMAL * float(np.median(np.abs(values - smooth)))
+    usual = float(np.quantile(smooth, USUAL_QUANTILE))
+    slow = np.where(smooth - usual > max(2 * CLEAR * spread, MIN_SPIKE_RATIO * step_ns), smooth - usual, 0.0)
+    excess = np.minimum(slow, np.maximum(values - usual, 0.0))
+    rest = values - smooth
+    spikes = np.where(rest > max(SPIKE * spread, 2 * MIN_SPIKE_RATIO * step_ns), values - usual - excess, 0.0)
+    return np.asarray(excess + np.maximum(spikes, 0.0))
+
+
 def _spread(work: Matrix, noise: Matrix) -> float:
     """What a rank varies by from step to step by chance, as a standard deviation.
 
