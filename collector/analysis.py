@@ -24,6 +24,7 @@ from .model.condition import Condition, find_condition
 from .model.condition_words import MIN_STEPS
 from .model.contention import find_contention
 from .model.cpu_time import read_cpu_time
+from .model.device import Device
 from .model.graph import build_graph
 from .model.notes import make_notes
 from .model.parts_graph import graph_of_parts
@@ -79,6 +80,11 @@ class Analysis:
     def critical_path(self) -> pd.DataFrame:
         """Which ranks and parts make the steps as long as they are (blame.summarise_blame)."""
         return summarise_blame(self.blame, self.facts.steps.count)
+
+    @property
+    def device(self) -> Device | None:
+        """What the devices do, and why they are idle; None where the trace shows none."""
+        return self.facts.device
 
     @property
     def trace(self) -> Trace:

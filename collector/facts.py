@@ -9,6 +9,7 @@ import pandas as pd
 from ..timeline.trace import Trace
 from .model.breakdown import IDLE, Breakdown
 from .model.cpu_time import CpuTime
+from .model.device import Device, find_device
 from .model.graph import ON_OPERATION, Graph
 from .model.steps import Steps
 from .predict.change import Change, removed
@@ -64,6 +65,11 @@ class Facts:
     def mean_step_ns(self) -> float:
         """Mean step of the job."""
         return float(self.steps.job_ns.mean()) if self.steps.count else 0.0
+
+    @cached_property
+    def device(self) -> Device | None:
+        """What the devices do, and why they are idle; None where the trace shows none."""
+        return find_device(self.trace, self.steps, self.breakdown)
 
     def outcome(self, change: Change) -> Outcome:
         """Replay the run with a change.

@@ -14,8 +14,9 @@ from .calls import BlockingCalls
 from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
+from .device import ExposedOnDevice, IdleDevice, SlowCopies
 from .gradients import BucketCopies, LateGradients, OversizeGradient
-from .host import Checkpoints, HostCode, IdleDevice, SlowCopies
+from .host import Checkpoints, HostCode
 from .late_rank import LateRank, LateSteps
 from .long_cycle import LongCycle
 from .only_communication import MovingBytes
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     BlockingCalls(),
     Pipeline(),
     ExposedCommunication(),
+    ExposedOnDevice(),
     SlowCopies(),
     HostCode(),
     IdleDevice(),

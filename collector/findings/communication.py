@@ -72,7 +72,8 @@ def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
         "bytes_per_step": round(float(table["nbytes"].clip(lower=0).sum()) / per_step),
     }
     if not (table["nbytes"] >= 0).any():
-        return [_of_unknown_size(facts, moving_ns, table, evidence)]
+        # Of a device it is known what could hide them (findings/device.py).
+        return [] if facts.breakdown.on_device else [_of_unknown_size(facts, moving_ns, table, evidence)]
     findings = []
     if len(small) / per_step > 2:  # noqa: PLR2004  one or two cannot be fused into fewer
         findings.append(_latency(facts, moving_ns, small, all_ns, evidence))

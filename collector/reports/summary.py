@@ -18,6 +18,7 @@ from ..compare.scaling import Scaling, describe_limits
 from ..findings import Finding
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.condition import Condition
+from ..model.device import Device
 from ..model.step_times import StepTimes, describe_skew, mean_step, median_step, median_step_of_rank, step_times
 from ..model.words import milliseconds
 from ..predict.what_if import Prediction
@@ -167,6 +168,8 @@ class Summary:
     scaling: Scaling | None = None
     blame: tuple[BlameRow, ...] = ()
     """Where the step goes: largest share first; shares sum to 1."""
+    device: Device | None = None
+    """None where the trace shows none."""
     plan: tuple[PlanStep, ...] = ()
     """In the order in which to change things."""
 
@@ -226,6 +229,7 @@ def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled
         is_classed=len(collectives) > MAX_COLLECTIVES,
         verdict=analysis.verdict,
         findings=analysis.findings,
+        device=analysis.device,
         notes=tuple(note for note in notes if note is not None),
         condition=analysis.condition,
         predictions=tuple(predictions),
