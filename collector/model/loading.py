@@ -41,6 +41,8 @@ class Loading:
     """Row of the batch that the worker made before, -1 if none of these."""
     freed_by: Times
     """Row of the batch whose taking let the worker begin, -1 if none of these."""
+    fresh: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    """Whether it was ordered when the loop began to wait for `freed_by`, the first batch of its epoch."""
 
     def __len__(self) -> int:
         return len(self.made_ns)
@@ -83,6 +85,7 @@ def find_loading(trace: Trace, steps: Steps) -> Loading:
         busy_ns=column("busy_ns", np.float64),
         same_worker=column("same_worker", np.int64),
         freed_by=column("freed_by", np.int64),
+        fresh=column("fresh", np.bool_),
     )
 
 
@@ -112,10 +115,13 @@ def _of_rank(trace: Trace, waits: pd.DataFrame, made: pd.DataFrame) -> dict[str,
     for number in np.unique(worker):
         mine = index[worker == number]
         same[mine[1:]] = mine[:-1]
-    freed = _freed_by(index, begun, wait_end, len(np.unique(worker)), made["epoch"].to_numpy()[:count])
-    could_begin = np.maximum(
-        np.where(same >= 0, ends[np.maximum(same, 0)], begun), np.where(freed >= 0, wait_end[np.maximum(freed, 0)], 0)
-    )
+    freed = _freed_by(index, begun, wait_end, len(np.unique(worker)))
+    epochs = made["epoch"].to_numpy()[:count]
+    first = np.searchsorted(epochs, epochs, side="left")
+    fresh = freed < first
+    freed = np.where(fresh, first, freed)
+    ordered = np.where(fresh, wait_start[freed], wait_end[freed])
+    could_begin = np.maximum(np.where(same >= 0, ends[np.maximum(same, 0)], ordered), ordered)
     return {
         "wait_start_ns": wait_start,
         "wait_end_ns": wait_end,
@@ -123,19 +129,20 @@ def _of_rank(trace: Trace, waits: pd.DataFrame, made: pd.DataFrame) -> dict[str,
         "busy_ns": np.maximum(ends - could_begin, 0).astype(float),
         "same_worker": same,
         "freed_by": freed,
+        "fresh": fresh,
     }
 
 
-def _freed_by(index: Times, begun: Times, taken: Times, workers: int, epoch: Times) -> Times:
-    """The batch whose taking let each one begin: `prefetch` batches a worker earlier, or the last one of the epoch before."""
+def _freed_by(index: Times, begun: Times, taken: Times, workers: int) -> Times:
+    """The batch whose taking let each one begin: `prefetch` batches a worker earlier."""
+    freed = index
     for prefetch in (PREFETCH, 4, 8, 16):
         freed = index - prefetch * workers
         known = freed >= 0
         early = known & (begun < taken[np.maximum(freed, 0)] - SLACK_NS)
         if early.sum() <= MAX_CONTRADICTIONS_RATIO * max(known.sum(), 1):
             break
-    first_of_epoch = np.searchsorted(epoch, epoch, side="left")
-    return np.where(freed < first_of_epoch, first_of_epoch - 1, freed)
+    return freed
 
 
 def _number_in(trace: Trace, spans: pd.DataFrame, key: bytes) -> Times:

@@ -135,5 +135,12 @@ def _one_a_step(arrival: np.ndarray, ends: np.ndarray) -> Operations:
 def _no_loading() -> Loading:
     none, floats = np.empty(0, dtype=np.int64), np.empty(0)
     return Loading(
-        rank=none, wait_start_ns=none, wait_end_ns=none, made_ns=none, busy_ns=floats, same_worker=none, freed_by=none
+        rank=none,
+        wait_start_ns=none,
+        wait_end_ns=none,
+        made_ns=none,
+        busy_ns=floats,
+        same_worker=none,
+        freed_by=none,
+        fresh=none.astype(np.bool_),
     )

@@ -82,6 +82,7 @@ class Replay:
         ends = np.empty((many, len(graph.operations)))
         made = np.empty((many, len(graph.loading)))
         taken = np.empty((many, len(graph.loading)))
+        asked_for = np.empty((many, len(graph.loading)))
         busy = np.stack([graph.loading.busy_ns * change.loading_of(graph) for change in changes])
         hold = graph.wait_hold_ns
         member = graph.arrival_segment >= 0
@@ -100,7 +101,8 @@ class Replay:
             begun = begins[:, segment] + segment_ns[:, segment]
             target = graph.wait_target[waits]
             if graph.wait_kind[waits[0]] == ON_BATCH:
-                ended = self._make(made, taken, busy, target)
+                asked_for[:, target] = begun
+                ended = self._make(made, taken, asked_for, busy, target)
                 over = np.maximum(begun + hold[waits], ended + graph.wait_lag_ns[waits])
                 taken[:, target] = over
             else:
@@ -127,16 +129,21 @@ class Replay:
                 alone[:, 0] = np.maximum(alone[:, 0], ends[:, before] + gap[:, rows[0]] + run[:, rows[0]])
             ends[:, rows] = np.maximum.accumulate(alone - total, axis=1) + total
 
-    def _make(self, made: Matrix, taken: Matrix, busy: Matrix, batches: Rows) -> Matrix:
+    def _make(self, made: Matrix, taken: Matrix, asked_for: Matrix, busy: Matrix, batches: Rows) -> Matrix:
         """When workers have made some batches, each of another rank: float[I, n]."""
         loading = self.graph.loading
-        same, freed = loading.same_worker[batches], loading.freed_by[batches]
+        same, freed, fresh = loading.same_worker[batches], loading.freed_by[batches], loading.fresh[batches]
+        ordered = np.where(fresh, asked_for[:, np.maximum(freed, 0)], taken[:, np.maximum(freed, 0)])
         begin = np.maximum(
-            np.where(same >= 0, made[:, np.maximum(same, 0)], -np.inf),
-            np.where(freed >= 0, taken[:, np.maximum(freed, 0)], -np.inf),
+            np.where(same >= 0, made[:, np.maximum(same, 0)], -np.inf), np.where(freed >= 0, ordered, -np.inf)
         )
-        known = np.isfinite(begin)
-        made[:, batches] = np.where(known, begin + busy[:, batches], loading.made_ns[batches])
+        # Of what was ordered before the analysed steps only the wait itself is known.
+        late_ns = np.maximum(loading.made_ns[batches] - loading.wait_start_ns[batches], 0)
+        made[:, batches] = np.where(
+            np.isfinite(begin),
+            begin + busy[:, batches],
+            asked_for[:, batches] + np.where(busy[:, batches] > 0, late_ns, 0),
+        )
         ended: Matrix = made[:, batches]
         return ended
 
