@@ -42,7 +42,7 @@ class Loading:
     freed_by: Times
     """Row of the batch whose taking let the worker begin, -1 if none of these."""
     fresh: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    """Whether it was ordered when the loop began to wait for `freed_by`, the first batch of its epoch."""
+    """Whether it was ordered when the loop began to wait for `freed_by`, not when it had it: the first batches of an epoch."""
 
     def __len__(self) -> int:
         return len(self.made_ns)
@@ -116,11 +116,9 @@ def _of_rank(trace: Trace, waits: pd.DataFrame, made: pd.DataFrame) -> dict[str,
         mine = index[worker == number]
         same[mine[1:]] = mine[:-1]
     freed = _freed_by(index, begun, wait_end, len(np.unique(worker)))
-    epochs = made["epoch"].to_numpy()[:count]
-    first = np.searchsorted(epochs, epochs, side="left")
-    fresh = freed < first
-    freed = np.where(fresh, first, freed)
-    ordered = np.where(fresh, wait_start[freed], wait_end[freed])
+    freed, fresh = _ordered_by(index, freed, begun, ends[np.maximum(same, 0)] * (same >= 0), wait_start, wait_end)
+    ordered = np.where(fresh, wait_start[np.maximum(freed, 0)], wait_end[np.maximum(freed, 0)])
+    ordered = np.where(freed >= 0, ordered, begun)
     could_begin = np.maximum(np.where(same >= 0, ends[np.maximum(same, 0)], ordered), ordered)
     return {
         "wait_start_ns": wait_start,
@@ -143,6 +141,20 @@ def _freed_by(index: Times, begun: Times, taken: Times, workers: int) -> Times:
         if early.sum() <= MAX_CONTRADICTIONS_RATIO * max(known.sum(), 1):
             break
     return freed
+
+
+def _ordered_by(
+    index: Times, freed: Times, begun: Times, free: Times, wait_start: Times, wait_end: Times
+) -> tuple[Times, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """The wait that let a worker begin each batch, and whether it was its beginning (of an epoch) rather than its end.
+
+    A batch that was begun much later than its worker and the queue would have let it was ordered later: the loop made a new iterator.
+    """
+    could = np.maximum(free, np.where(freed >= 0, wait_end[np.maximum(freed, 0)], begun))
+    late = begun > could + SLACK_NS
+    during = np.minimum(np.searchsorted(wait_start, begun, side="right") - 1, index)
+    fresh = late & (during >= 0) & (begun <= wait_end[np.maximum(during, 0)])
+    return np.where(late, during, freed), fresh
 
 
 def _number_in(trace: Trace, spans: pd.DataFrame, key: bytes) -> Times:
