@@ -102,7 +102,7 @@ class Facts:
 
     @cached_property
     def is_pipeline(self) -> bool:
-        """Whether ranks mostly wait for messages of each other, as the stages of a pipeline do, or for nothing that was recorded."""
+        """Whether ranks mostly wait for messages of each other, or for nothing that was recorded, as stages of a pipeline do."""
         if self.graph is None or self.breakdown.on_device or len(self.ranks) < 2:  # noqa: PLR2004  nobody to wait for
             return False
         graph = self.graph

@@ -52,7 +52,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 #: The rules for a trace that shows communication only, as Horovod's own timelines do.
-ONLY_COMMUNICATION: tuple[Rule, ...] = (LateRank(), LateSteps(), LongCycle(), MovingBytes(), Lapses())
+ONLY_COMMUNICATION: tuple[Rule, ...] = (LateRank(), LateSteps(), LongCycle(), MovingBytes())
 
 #: Entry points of this group name classes of rules, which are made without arguments.
 GROUP = "tlkit.rules"

@@ -75,11 +75,11 @@ class BlockedPhases:
                 **pattern.evidence,
             },
             remedy=(
-                "Find the threads (py-spy dump --pid of a rank) and move what they do into processes of their own, or into code that "
-                "releases the interpreter's lock."
+                "Find the threads (py-spy dump --pid of a rank) and move what they do into processes of their own, or into code "
+                "that releases the interpreter's lock."
                 if is_held
-                else "Find what they wait for (py-spy dump --pid of a rank shows the line): a sleep or retry, a lock, a file or the "
-                "network."
+                else "Find what they wait for (py-spy dump --pid of a rank shows the line): a sleep or retry, a lock, a file or "
+                "the network."
             ),
             sentence=(
                 f"All ranks stand still for {milliseconds(float(total.mean()))} of each {milliseconds(facts.mean_step_ns)} step "

@@ -144,7 +144,8 @@ class StarvedOfCores:
                 ),
                 sentence=(
                     f"In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
-                    f"{milliseconds(float(total.mean()))} for a core that something else has, and communication is held up in the "
+                    f"{milliseconds(float(total.mean()))} for a core that something else has, and communication is held "
+                    f"up in the "
                     f"same way: {milliseconds(outcome.mean_saved_ns)} of the step together."
                 ),
             )

@@ -109,8 +109,10 @@ class OversizeGradient:
                     f"every few steps ({accumulation(facts)})."
                 ),
                 sentence=(
-                    f"{shown} {'has' if len(names) == 1 else 'have'} {share:.0%} of all gradient bytes ({nbytes / 1e6:.1f} MB): computing, reducing and applying "
-                    f"{'its gradient' if len(names) == 1 else 'their gradients'} costs {milliseconds(outcome.mean_saved_ns)} of each "
+                    f"{shown} {'has' if len(names) == 1 else 'have'} {share:.0%} of all gradient bytes "
+                    f"({nbytes / 1e6:.1f} MB): computing, reducing and applying "
+                    f"{'its gradient' if len(names) == 1 else 'their gradients'} costs "
+                    f"{milliseconds(outcome.mean_saved_ns)} of each "
                     f"{milliseconds(facts.mean_step_ns)} step."
                 ),
             )

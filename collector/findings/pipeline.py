@@ -55,8 +55,10 @@ def _unequal(facts: Facts) -> Finding | None:
             f"({milliseconds(mean)})."
         ),
         sentence=(
-            f"The stages of the pipeline are unequal: rank {facts.ranks[busy]} works {milliseconds(float(by_rank[busy]))} in each "
-            f"{milliseconds(facts.mean_step_ns)} step, rank {facts.ranks[free]} {milliseconds(float(by_rank[free]))}; the quicker "
+            f"The stages of the pipeline are unequal: rank {facts.ranks[busy]} works "
+            f"{milliseconds(float(by_rank[busy]))} in each "
+            f"{milliseconds(facts.mean_step_ns)} step, rank {facts.ranks[free]} {milliseconds(float(by_rank[free]))}; "
+            f"the quicker "
             "ones wait for its messages."
         ),
     )
@@ -80,12 +82,14 @@ def _bubbles(facts: Facts) -> Finding | None:
         confidence=0.4,
         evidence={"mean_wait_ns": round(float(waits_ns.mean())), **_work_by_rank(facts, by_rank)},
         remedy=(
-            "More micro-batches a step (of s stages and m micro-batches, s - 1 of m + s - 1 turns are idle), and layers moved until "
+            "More micro-batches a step (of s stages and m micro-batches, s - 1 of m + s - 1 turns are idle), and layers "
+            "moved until "
             "all stages take equally long."
         ),
         sentence=(
             f"Even the slowest rank waits {milliseconds(float(waits_ns.mean()))} of each {milliseconds(step_ns)} step "
-            f"({waits_ns.mean() / step_ns:.0%}) for messages of other ranks (send, recv), as the stages of a pipeline do; up to half "
+            f"({waits_ns.mean() / step_ns:.0%}) for messages of other ranks (send, recv), as the stages of a pipeline "
+            f"do; up to half "
             "of it could go."
         ),
     )

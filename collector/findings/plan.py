@@ -1,7 +1,7 @@
 """What to change first, and what is left to gain after that: a plan, not a list.
 
-Gains do not add up: two findings may describe the same time, and a second bottleneck may show only when the first is gone.  So each
-next change is evaluated on the run as it would be after those before it.
+Gains do not add up: two findings may describe the same time, and a second bottleneck may show only when the first is gone.
+So each next change is evaluated on the run as it would be after those before it.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ VAGUE_CAUSES: Final = frozenset(
         "slowing-down",
         "slow-stretch",
         "host-code",
-        "blocked-everywhere",
+        "slow-loader",
         "starved-of-cores",
     }
 )

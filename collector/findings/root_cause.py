@@ -26,7 +26,9 @@ class RootCause:
     """What lies behind a rank's longer work."""
 
     slug: str
-    """`throttled-device`, `uneven-batches`, `starved-of-cores`, `held-by-another-thread`, `blocked`, `slow-processor`; "" if the trace does not tell."""
+    """`throttled-device`, `uneven-batches`, `starved-of-cores`, `held-by-another-thread`, `blocked`, `slow-processor`; empty if
+    the trace does not tell.
+    """
     sentence: str
     remedy: str
     evidence: dict[str, Any]
@@ -44,7 +46,7 @@ def root_cause(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCaus
     return _throttled(facts, row) or _of_processor(facts, row, slow, excess_ns)
 
 
-def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:
+def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:  # noqa: PLR0911  a cause each
     """What the training thread did with the time."""
     cpu = facts.cpu
     if not cpu.is_known or excess_ns <= 0:
@@ -95,9 +97,12 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
     if blocked_ns > EXPLAINS * excess_ns and other_threads_ns > EXPLAINS * blocked_ns:
         return RootCause(
             slug="held-by-another-thread",
-            sentence="blocked there while another thread of its process computes (Python's interpreter lock, or a lock of its own)",
+            sentence=(
+                "blocked there while another thread of its process computes (Python's interpreter lock, or a lock of its own)"
+            ),
             remedy=(
-                "find the thread (py-spy dump --pid of the rank): move what it does into a process of its own (multiprocessing, a "
+                "find the thread (py-spy dump --pid of the rank): move what it does into a process of its own "
+                "(multiprocessing, a "
                 "loader worker), or into code that releases the interpreter's lock."
             ),
             evidence=evidence,

@@ -29,17 +29,12 @@ class Lapses:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if facts.steps.count < MIN_STEPS:
+        if facts.replay is None or facts.steps.count < MIN_STEPS:
             return []
-        if facts.replay is None:
-            steps = facts.steps.job_ns.astype(float)
-            excess = find_lapses(steps, facts.mean_step_ns)
-            outcome = facts.outcome_of(excess, Change())
-        else:
-            # What all ranks have in common: waiting for one of them is that one's own.
-            shared = {part: facts.part(part).min(axis=0).astype(float) for part in PARTS}
-            excess = find_lapses(np.sum(list(shared.values()), axis=0), facts.mean_step_ns)
-            outcome = _without(facts, excess > 0)
+        # What all ranks have in common: waiting for one of them is that one's own.
+        shared = np.sum([facts.part(part).min(axis=0) for part in PARTS], axis=0)
+        excess = find_lapses(shared, facts.mean_step_ns)
+        outcome = _without(facts, excess > 0)
         if outcome.gain < WORTH_RATIO / 2:
             return []
         return [_describe(facts, excess, outcome)]
@@ -59,6 +54,7 @@ def _describe(facts: Facts, excess: np.ndarray, outcome: Outcome) -> Finding:
     }.get(pattern.kind, "outlier-steps")
     evidence: dict[str, Any] = {
         "mean_excess_ns": round(amount),
+        "stalls": int(hit.sum()),
         "part": part,
         "share_of_part": round(share, 2),
         "growth_by_part_ns": by_part,
@@ -83,7 +79,8 @@ def _describe(facts: Facts, excess: np.ndarray, outcome: Outcome) -> Finding:
 def _remedy(pattern: Pattern) -> str:
     if pattern.kind in {"growing", "always"}:
         return (
-            "Look for what piles up: a list of losses that keeps graphs alive, growing inputs, a cache or a log file, memory that is "
+            "Look for what piles up: a list of losses that keeps graphs alive, growing inputs, a cache or a log file, "
+            "memory that is "
             "swapped, a device that becomes hot (nvidia-smi -q -d PERFORMANCE)."
         )
     return (
@@ -107,7 +104,7 @@ def _part_of(facts: Facts, hit: np.ndarray) -> tuple[str, float, dict[str, int]]
     """The part that has most of what these steps take longer on all ranks, its share, and what each has of it (ns)."""
     excess = {}
     for name in PARTS:
-        values = facts.part(name).min(axis=0) if facts.replay is not None else facts.on_critical_rank(name)
+        values = facts.part(name).min(axis=0)
         usual = float(np.quantile(values[~hit] if (~hit).any() else values, 0.3))
         excess[name] = max(float(values[hit].mean()) - usual, 0.0)
     part = max(excess, key=excess.__getitem__)
@@ -115,7 +112,7 @@ def _part_of(facts: Facts, hit: np.ndarray) -> tuple[str, float, dict[str, int]]
 
 
 def _without(facts: Facts, hit: np.ndarray) -> Outcome:
-    """These steps as the usual ones: what all ranks have in common no longer than usual, every operation than those of its size."""
+    """These steps as the usual ones: what all ranks have in common, and every operation, no longer than usual."""
     assert facts.graph is not None
     graph = facts.graph
     work: dict[str, np.ndarray] = {}

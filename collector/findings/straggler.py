@@ -164,7 +164,8 @@ def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
         },
         remedy=(same.remedy if same is not None and same.remedy else _REMEDIES[part]),
         sentence=(
-            f"In {hit.mean():.0%} of the steps one of {name_ranks(ranks, 0).lower()} works {milliseconds(amount)} longer than the "
+            f"In {hit.mean():.0%} of the steps one of {name_ranks(ranks, 0).lower()} works {milliseconds(amount)} "
+            f"longer than the "
             f"others, another one each time, {_CAUSES[part][1]}"
             f"{same.sentence and ': ' + same.sentence if same is not None else ''}; the rest wait for it."
         ),

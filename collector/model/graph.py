@@ -11,8 +11,8 @@ The waits that the trace explains are edges of the graph:
 
 A wait that nothing explains stays a part of the rank's own time.  What a format does not show is not in the graph.
 
-Legend of shapes: R ranks, S analysed steps, N pieces (stretches of own time between two marks of one rank), G segments (the pieces
-of one rank between two waits), W waits, K collectives and messages.
+Legend of shapes: R ranks, S analysed steps, N pieces (stretches of own time between two marks of one rank), G segments (the
+pieces of one rank between two waits), W waits, K collectives and messages.
 """
 
 from dataclasses import dataclass
@@ -186,8 +186,8 @@ def _apart(waits: Intervals) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 def _ended_by(blocked: Intervals, row: int, operations: Operations) -> tuple[Times, Floats]:
     """What each wait waited for (-1 if nothing explains it), and the time from that operation's end to the wait's.
 
-    It is the last operation of the rank that ended within the wait.  Another thread notes the end, perhaps a little after the wait is
-    over: where none ended within, it is the one under way that ends next.
+    It is the last operation of the rank that ended within the wait.  Another thread notes the end, perhaps a little after
+    the wait is over: where none ended within, it is the one under way that ends next.
     """
     own_end, asked = operations.own_end_ns[:, row], operations.asked_ns(row)
     mine = np.flatnonzero(own_end >= 0)

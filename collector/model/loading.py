@@ -148,7 +148,8 @@ def _ordered_by(
 ) -> tuple[Times, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
     """The wait that let a worker begin each batch, and whether it was its beginning (of an epoch) rather than its end.
 
-    A batch that was begun much later than its worker and the queue would have let it was ordered later: the loop made a new iterator.
+    A batch that was begun much later than its worker and the queue would have let it was ordered later: the loop made a new
+    iterator.
     """
     could = np.maximum(free, np.where(freed >= 0, wait_end[np.maximum(freed, 0)], begun))
     late = begun > could + SLACK_NS

@@ -28,8 +28,8 @@ MIN_FREE: Final = 3
 class Operations:
     """Collectives and messages, in an order in which they can be followed: K rows, R ranks.
 
-    An operation comes after everything that it depends on: it is known when its last member has asked and the operation in front of it
-    is known (`known_ns`).
+    An operation comes after everything that it depends on: it is known when its last member has asked and the operation in
+    front of it is known (`known_ns`).
     """
 
     kind: Sequence[str]

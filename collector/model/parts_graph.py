@@ -1,8 +1,8 @@
 """The graph of a run of which only sums are known: parts of each step of each rank, and no common clock.
 
 Frontier accounting (StageFrontier, 2026): the parts of a step are taken in a fixed order; at each boundary the *frontier* is the
-longest time that any rank has needed up to there.  Its increments add up to the step, need no common clock, and name the rank and the
-part by which a delay first becomes everybody's.
+longest time that any rank has needed up to there.  Its increments add up to the step, need no common clock, and name the
+rank and the part by which a delay first becomes everybody's.
 """
 
 from typing import Final
@@ -40,8 +40,8 @@ def frontier(parts_ns: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         parts_ns: own time by part (those of ORDER): [rank, step], ns.
 
     Returns:
-        int64[len(ORDER), step], ns, and the row of the rank furthest along: int64[len(ORDER), step].  The increments of a step sum to
-        the longest own time of any rank.
+        int64[len(ORDER), step], ns, and the row of the rank furthest along: int64[len(ORDER), step].  The increments of a
+        step sum to the longest own time of any rank.
     """
     done = np.cumsum(np.stack([parts_ns[part] for part in ORDER]), axis=0)
     furthest = done.max(axis=1)

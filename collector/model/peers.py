@@ -1,9 +1,9 @@
 """How much longer ranks work than their peers, and in which steps.
 
-In a synchronous job steps of all ranks are equally long, whoever is slow: own work is what can be compared, and it needs no common
-clock.  A rank's excess over the peers of the same step has a slow part (always, in a stretch of steps, growing), which a running
-median shows, and single steps that stand out.  Both have to be clear of what chance does in this run: what ranks vary by is measured
-from the run itself.
+In a synchronous job steps of all ranks are equally long, whoever is slow: own work is what can be compared, and it needs no
+common clock.  A rank's excess over the peers of the same step has a slow part (always, in a stretch of steps, growing),
+which a running median shows, and single steps that stand out.  Both have to be clear of what chance does in this run: what
+ranks vary by is measured from the run itself.
 """
 
 from dataclasses import dataclass
@@ -120,8 +120,8 @@ def find_lapses(steps_ns: np.ndarray, step_ns: float) -> Row:
 def _spread(work: Matrix, noise: Matrix) -> float:
     """What a rank varies by from step to step by chance, as a standard deviation.
 
-    Either around what it usually is beside the others, or among its own quicker steps, which ranks that are slow in turn have, too;
-    the smaller one, since each takes something else for chance.
+    Either around what it usually is beside the others, or among its own quicker steps, which ranks that are slow in turn
+    have, too; the smaller one, since each takes something else for chance.
     """
     ranks = len(work)
     beside = NORMAL * float(np.median(np.abs(noise))) * (ranks / (ranks - 1)) ** 0.5
@@ -134,8 +134,8 @@ def _spread(work: Matrix, noise: Matrix) -> float:
 def _typical_peer(work: Matrix, usual: Row, clear_ns: float) -> Row:
     """What a rank that is not slow works in each step: float[S].
 
-    Where the ranks' usual work clearly differs, the mean of the quick ones; else the lower median of a step, so that those that are
-    slow in turn do not count.
+    Where the ranks' usual work clearly differs, the mean of the quick ones; else the lower median of a step, so that those
+    that are slow in turn do not count.
     """
     low, high = float(usual.min()), float(usual.max())
     quick = usual <= (low + 0.5 * (high - low) if high - low > clear_ns else high)

@@ -1,4 +1,4 @@
-"""What operations cost, from the run's own: a latency, bytes over a bandwidth, negotiation, copies, and cores taken from backward."""
+"""What operations cost, from the run's own: latency, bytes over bandwidth, negotiation, copies, cores taken from backward."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -77,7 +77,7 @@ def _latency_ns(operations: Operations, took: Floats) -> float:
     """Where the line through durations over bytes meets zero bytes; the quickest size's median where there is no line."""
     sized = (operations.nbytes >= 0) & np.array([kind != "barrier" for kind in operations.kind], dtype=bool)
     if not sized.any():
-        return float(np.median(took)) if len(took) else 0.0
+        return 0.0  # of unknown sizes everything may be bytes
     sizes = np.unique(operations.nbytes[sized]).astype(float)
     medians = np.array([np.median(took[sized & (operations.nbytes == size)]) for size in sizes])
     quickest = float(medians.min())

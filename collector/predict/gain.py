@@ -14,8 +14,9 @@ MIN_STEPS: Final = 4
 def gain_of(saved_ns: Floats, step_ns: Floats) -> tuple[float, tuple[float, float]]:
     """Mean gain and its 95 % interval, from the time saved in each step and the steps' durations.
 
-    The interval is a bootstrap over blocks of consecutive steps (their length is the square root of the number of steps, so that what
-    comes in waves stays together): it says how sure the mean is, not how steps vary.  With few steps it is as wide as can be.
+    The interval is a bootstrap over blocks of consecutive steps (their length is the square root of the number of steps, so
+    that what comes in waves stays together): it says how sure the mean is, not how steps vary.  With few steps it is as wide
+    as can be.
 
     Args:
         saved_ns: float[step], may be negative.

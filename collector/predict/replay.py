@@ -1,11 +1,11 @@
 """The run once more, with something changed: the engine of every predicted gain.
 
-The graph (model/graph.py) is followed from the first moment to the last: a rank's own time passes as it was recorded, times whatever
-the change makes of it; a wait ends when what it waits for has ended.  Without a change that gives the measured steps, and how far it
-does not is the error of the model.  Several changes are followed at once, as rows of the same arrays.
+The graph (model/graph.py) is followed from the first moment to the last: a rank's own time passes as it was recorded, times
+whatever the change makes of it; a wait ends when what it waits for has ended.  Without a change that gives the measured
+steps, and how far it does not is the error of the model.  Several changes are followed at once, as rows of the same arrays.
 
-Times of a collective: the negotiation (from the last member's request to the start), a latency whatever it carries, and its bytes; the
-latency is the one of the run's own collectives (predict/costs.py).
+Times of a collective: the negotiation (from the last member's request to the start), a latency whatever it carries, and its
+bytes; the latency is the one of the run's own collectives (predict/costs.py).
 
 Legend of shapes: I changes, and those of model/graph.py.
 """
@@ -115,8 +115,8 @@ class Replay:
     def _chain(self, ends: Matrix, ready: Matrix, lead: Matrix, run: Matrix, gap: Matrix, low: int, high: int) -> None:
         """Ends of the operations [low, high), which run one after the other within their process set.
 
-        end[k] = max(ready[k] + lead[k], end[k - 1] + gap[k]) + run[k], unrolled: with the running sum of gap and run subtracted it is a
-        running maximum.
+        end[k] = max(ready[k] + lead[k], end[k - 1] + gap[k]) + run[k], unrolled: with the running sum of gap and run
+        subtracted it is a running maximum.
         """
         operations = self.graph.operations
         chains = operations.process_set[low:high]
