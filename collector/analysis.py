@@ -11,21 +11,26 @@ import pandas as pd
 from ..timeline.errors import UsageError
 from ..timeline.formats import Progress
 from ..timeline.open import open_trace
-from ..timeline.trace import Trace
+from ..timeline.trace import TABLES, Trace
+from .facts import Facts
 from .findings import Finding, Rule, rules_for
-from .findings.base import without_explained
 from .findings.incomplete import only_told
+from .findings.plan import PlanStep, make_plan
 from .findings.verdict import choose_verdict
 from .model.bandwidth import split_collectives, summarise_collectives
+from .model.blame import blame_of_parts, find_blame, summarise_blame
 from .model.breakdown import PARTS, break_down
 from .model.condition import Condition, find_condition
 from .model.condition_words import MIN_STEPS
 from .model.contention import find_contention
 from .model.cpu_time import read_cpu_time
-from .model.critical_path import critical_path, summarise_path
-from .model.facts import Facts
+from .model.device import Device
+from .model.graph import build_graph
 from .model.notes import make_notes
-from .model.steps import find_steps
+from .model.parts_graph import graph_of_parts
+from .model.steps import Steps, find_steps
+from .predict.costs import find_costs
+from .predict.replay import Replay
 
 #: With fewer steps the report says that its numbers are rough.
 FEW_STEPS = MIN_STEPS
@@ -41,6 +46,10 @@ class Analysis:
     findings: tuple[Finding, ...]
     """Largest gain first."""
     verdict: Finding
+    plan: tuple[PlanStep, ...]
+    """What to change first, and what is left to gain after that."""
+    blame: pd.DataFrame
+    """Who is to blame for each nanosecond of each step (blame.find_blame); sums to the steps of the job."""
     notes: tuple[str, ...]
     condition: Condition
     """How the run ended, and what its trace allows to say: read before everything else."""
@@ -69,8 +78,13 @@ class Analysis:
 
     @property
     def critical_path(self) -> pd.DataFrame:
-        """Which ranks and parts hold the steps (critical_path.summarise_path)."""
-        return summarise_path(critical_path(self.facts), self.facts.steps.count)
+        """Which ranks and parts make the steps as long as they are (blame.summarise_blame)."""
+        return summarise_blame(self.blame, self.facts.steps.count)
+
+    @property
+    def device(self) -> Device | None:
+        """What the devices do, and why they are idle; None where the trace shows none."""
+        return self.facts.device
 
     @property
     def trace(self) -> Trace:
@@ -107,36 +121,54 @@ def analyze(
     found = find_steps(trace, warm_up=warm_up, selected=steps)
     if steps is not None and not found.count:
         raise UsageError(f"--steps {steps[0]}:{steps[1]}: there are no such steps in this trace")
-    breakdown, cpu = break_down(trace, found), read_cpu_time(trace, found)
-    facts = Facts(
-        trace=trace,
-        steps=found,
-        breakdown=breakdown,
-        collectives=split_collectives(trace),
-        cpu=cpu,
-        contention_ns=find_contention(trace, found, breakdown, cpu),
-    )
+    facts = measure(trace, found)
     condition = find_condition(trace, found, now_unix_ns=time.time_ns())
     looked_for = (rules_for(facts) if rules is None else rules) if found.count else ()
-    found_by_rules = without_explained([finding for rule in looked_for for finding in rule.find(facts)])
-    findings = sorted(only_told(facts, condition, found_by_rules), key=lambda finding: -finding.predicted_gain)
+    told = only_told(facts, condition, [finding for rule in looked_for for finding in rule.find(facts)])
+    findings, plan = make_plan(facts, told)
     in_steps = facts.in_steps(facts.collectives) if found.count else facts.collectives
     return Analysis(
         facts=facts,
         collectives=summarise_collectives(in_steps, trace.meta.size),
         findings=tuple(findings),
         verdict=choose_verdict(facts, findings, condition),
+        plan=plan,
+        blame=_blame(facts),
         notes=make_notes(facts, condition),
         condition=condition,
     )
+
+
+def measure(trace: Trace, steps: Steps) -> Facts:
+    """Everything that the rules look at."""
+    breakdown, cpu = break_down(trace, steps), read_cpu_time(trace, steps)
+    contention = find_contention(trace, steps, breakdown, cpu)
+    is_aligned = trace.meta.clock.method != "none" or len(steps.ranks) < 2  # noqa: PLR2004
+    graph = None
+    if steps.count and breakdown.knows_compute:
+        graph = build_graph(trace, steps, breakdown) if is_aligned else graph_of_parts(steps, breakdown)
+    return Facts(
+        trace=trace,
+        steps=steps,
+        breakdown=breakdown,
+        collectives=split_collectives(trace),
+        cpu=cpu,
+        contention_ns=contention,
+        graph=graph,
+        replay=None if graph is None else Replay(graph, find_costs(graph, breakdown, contention)),
+        is_aligned=is_aligned,
+    )
+
+
+def _blame(facts: Facts) -> pd.DataFrame:
+    if facts.graph is None:
+        return blame_of_parts(facts.steps, facts.breakdown).iloc[:0]
+    return find_blame(facts.graph) if facts.is_aligned else blame_of_parts(facts.steps, facts.breakdown)
 
 
 def _of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
     missing = sorted(set(ranks) - set(trace.meta.ranks))
     if missing:
         raise UsageError(f"--ranks: this trace has ranks {list(trace.meta.ranks)}, not {missing}")
-    kept = {
-        name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)]
-        for name in ("spans", "collectives", "tensors", "arrivals", "steps", "counters")
-    }
+    kept = {name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)] for name in TABLES}
     return replace(trace, meta=replace(trace.meta, ranks=tuple(sorted(set(ranks)))), **kept)

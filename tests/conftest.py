@@ -4,7 +4,12 @@ import os
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+hypothesis.settings.register_profile("tlkit", deadline=None)
+hypothesis.settings.load_profile("tlkit")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -38,10 +38,12 @@ def make_trace(
     for rank, own_steps in enumerate(steps_by_rank):
         now, seq = 0, 0
         for number, parts in enumerate(own_steps):
-            begun = now
+            begun, asked = now, -1
             for part, length_ms in parts:
                 dur = round(length_ms * MS)
                 name, _, activity = part.partition(":")
+                # Whoever waits has asked when it began to.
+                asked = -1 if name != "wait" else now if asked < 0 else asked
                 if name == "wait":
                     spans.add(rank, "compute", "compute", "other", SYNCHRONIZE, now, dur, -1)
                     if activity:
@@ -51,8 +53,8 @@ def make_trace(
                     spans.add(rank, lane, lane, name, name.upper(), now, dur, -1)
                 if activity == "collective":
                     kind = ("allreduce", "average", "float32", "gloo", nbytes, tensors_per_collective)
-                    collectives.add(rank, 0, seq, *kind, now, now, now, dur, 0, "", -1, "")
-                    arrivals.add(0, seq, rank, now)
+                    collectives.add(rank, 0, seq, *kind, asked, now, now, dur, 0, "", -1, "")
+                    arrivals.add(0, seq, rank, asked)
                     seq += 1
                 now += dur
             steps.add(rank, number, begun, now)

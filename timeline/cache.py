@@ -29,7 +29,7 @@ from .trace import TABLES, Clock, RankClock, Trace, TraceMeta
 from .vocabulary import Category
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 7
+VERSION: Final = 8
 
 #: Smaller files are read as fast as the cache.
 LEAST_NBYTES: Final = 4 * 1024 * 1024
@@ -193,6 +193,7 @@ def describe_meta(meta: TraceMeta, sources: Sequence[Source]) -> dict[str, Any]:
     described["files"] = [number_of[name] for name in meta.files if name in number_of]
     described["known_categories"] = sorted(meta.known_categories)
     described["hosts"] = {str(rank): host for rank, host in meta.hosts.items()}
+    described["local_ranks"] = {str(rank): local for rank, local in meta.local_ranks.items()}
     return described
 
 
@@ -212,6 +213,7 @@ def meta_from(described: dict[str, Any], sources: Sequence[Source]) -> TraceMeta
         ),
         known_categories=frozenset(Category(name) for name in described["known_categories"]),
         hosts={int(rank): host for rank, host in described["hosts"].items()},
+        local_ranks={int(rank): local for rank, local in described["local_ranks"].items()},
         ends=ends_from(described["ends"]),
     )
 

@@ -34,6 +34,7 @@ _TIMES: Final = {
     "steps": ("start_ns", "end_ns"),
     "counters": ("ts_ns",),
     "messages": ("start_ns", "submitted_ns"),
+    "launches": ("start_ns", "launched_ns"),
 }
 
 Array = np.ndarray

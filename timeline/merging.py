@@ -14,7 +14,7 @@ from pandas.api.types import union_categoricals
 
 from .args import FileArgs
 from .errors import TraceError
-from .trace import ARRIVAL_COLUMNS, COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS, Trace, make_table
+from .trace import ARRIVAL_COLUMNS, COLLECTIVE_COLUMNS, LAUNCH_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS, Trace, make_table
 from .vocabulary import LaneKind
 
 
@@ -75,12 +75,15 @@ def with_profile(own: Trace, profile: Trace, places: Sequence[Beside | None]) ->
     if not has_device:
         return merged
     times = ("submitted_ns", "negotiated_ns", "start_ns")
+    launches = _moved(profile.launches, shift, ("start_ns", "launched_ns"))
+    launches["thread"] = launches["thread"].cat.rename_categories(lambda lane: f"profiler: {lane}")
     collectives = _moved(profile.collectives, shift, times)
     arrivals = _moved(profile.arrivals, shift, ("arrival_ns",))
     return replace(
         merged,
         collectives=make_table(COLLECTIVE_COLUMNS, dict(collectives)),
         arrivals=make_table(ARRIVAL_COLUMNS, dict(arrivals)),
+        launches=make_table(LAUNCH_COLUMNS, dict(launches)),
         steps=_profiled(own.steps, spans),
     )
 

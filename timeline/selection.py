@@ -83,6 +83,7 @@ def _within(name: str, table: pd.DataFrame, bounds: dict[int, tuple[int, int]]) 
         "arrivals": ("arrival_ns", ""),
         "steps": ("start_ns", "end_ns"),
         "counters": ("ts_ns", ""),
+        "launches": ("start_ns", ""),
         "messages": ("start_ns", "dur_ns"),
     }[name]
     start = table[columns[0]].to_numpy()

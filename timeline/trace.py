@@ -82,6 +82,15 @@ ARRIVAL_COLUMNS: Final = {
     "rank": "int32",
     "arrival_ns": "int64",
 }
+#: One row an activity of a device whose launch the trace can show: kernels, copies, fills.
+LAUNCH_COLUMNS: Final = {
+    "rank": "int32",
+    "start_ns": "int64",  # of the activity on the device
+    "thread": "category",  # lane of the host's thread that launched it, "" if unknown
+    "launched_ns": "int64",  # when the call began; -1 if it is not in the trace
+    "call_ns": "int64",  # how long the call took
+    "correlation": "int64",  # the same for all activities of one call, e.g. the nodes of a CUDA graph
+}
 STEP_COLUMNS: Final = {
     "rank": "int32",
     "step": "int64",
@@ -104,6 +113,7 @@ TABLES: Final = {
     "steps": STEP_COLUMNS,
     "counters": COUNTER_COLUMNS,
     "messages": MESSAGE_COLUMNS,
+    "launches": LAUNCH_COLUMNS,
 }
 
 #: Columns that many formats know nothing of, and what they hold then.
@@ -190,6 +200,8 @@ class TraceMeta:
     runtime: str = ""
     """Who runs the collectives: `horovod` (Horovod or our own runtime), `torch` (torch.distributed), "" if unknown."""
     hosts: Mapping[int, str] = field(default_factory=dict)
+    local_ranks: Mapping[int, int] = field(default_factory=dict)
+    """Each rank's number on its host, as far as it is known."""
     notes: tuple[str, ...] = ()
     """Sentences for the user: stale shards left out, ranks missing, and the like."""
     largest_gradient: tuple[str, int, int] | None = None
@@ -216,6 +228,8 @@ class Trace:
     counters: pd.DataFrame
     messages: pd.DataFrame = field(default_factory=lambda: make_table(MESSAGE_COLUMNS))
     """Between two ranks; only our own shards tell of them."""
+    launches: pd.DataFrame = field(default_factory=lambda: make_table(LAUNCH_COLUMNS))
+    """Which call of the host launched what on the device, by rank and `start_ns`; empty where the trace does not show it."""
     raw_args: Sequence[bytes] = ()
     """JSON text of the args of spans, by `args_row`."""
 

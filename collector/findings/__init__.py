@@ -7,45 +7,52 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from ...timeline.errors import UsageError
-from ..model.facts import Facts
+from ..facts import Facts
 from .base import CLASSES, WORTH_RATIO, Finding, Rule
+from .blocked import BlockedPhases
+from .calls import BlockingCalls
 from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
+from .device import ExposedOnDevice, IdleDevice, SlowCopies
 from .gradients import BucketCopies, LateGradients, OversizeGradient
-from .host import Checkpoints, HostCode, IdleDevice, SlowCopies
+from .host import Checkpoints, HostCode
 from .late_rank import LateRank, LateSteps
 from .long_cycle import LongCycle
 from .only_communication import MovingBytes
-from .run_level import SlowingDown, Stalls
-from .straggler import SlowRank
+from .pipeline import Pipeline
+from .run_level import Lapses
+from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
 from .uneven import UnevenBatches
 
 RULES: tuple[Rule, ...] = (
     SlowLoader(),
     WorkerStartUp(),
-    SlowRank(),
+    SlowRanks(),
     UnevenBatches(),
     SlowLink(),
     WrongBackend(),
     OversizeGradient(),
     LateGradients(),
     BucketCopies(),
+    BlockingCalls(),
+    Pipeline(),
     ExposedCommunication(),
+    ExposedOnDevice(),
     SlowCopies(),
     HostCode(),
     IdleDevice(),
     SlowOptimizer(),
     StarvedOfCores(),
+    BlockedPhases(),
     GarbageCollection(),
     Checkpoints(),
-    SlowingDown(),
-    Stalls(),
+    Lapses(),
 )
 
 #: The rules for a trace that shows communication only, as Horovod's own timelines do.
-ONLY_COMMUNICATION: tuple[Rule, ...] = (LateRank(), LateSteps(), LongCycle(), MovingBytes(), SlowingDown())
+ONLY_COMMUNICATION: tuple[Rule, ...] = (LateRank(), LateSteps(), LongCycle(), MovingBytes())
 
 #: Entry points of this group name classes of rules, which are made without arguments.
 GROUP = "tlkit.rules"

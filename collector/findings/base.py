@@ -4,15 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from ..model.facts import Facts
+from ..facts import Facts, Outcome
 
 #: A finding that predicts no more than this is not worth a change.
 WORTH_RATIO: Final = 0.05
-
-#: Causes that say when time is lost, but not what takes it: a finding that does is better.
-VAGUE_CAUSES: Final = frozenset({"periodic-stalls", "outlier-steps", "slowing-down", "host-code", "slow-loader"})
-#: Of the gain of a vague finding, so much explains it.
-EXPLAINS_RATIO: Final = 0.6
 
 CLASSES: Final = ("data", "communication", "compute", "straggler", "healthy", "unknown")
 
@@ -33,20 +28,8 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
     remedy: str
     sentence: str
-
-
-def without_explained(findings: Sequence[Finding]) -> list[Finding]:
-    """`findings` but the vague ones whose gain another one of their class mostly has."""
-    precise = [finding for finding in findings if finding.cause not in VAGUE_CAUSES]
-    return [
-        finding
-        for finding in findings
-        if finding.cause not in VAGUE_CAUSES
-        or not any(
-            other.class_ == finding.class_ and other.predicted_gain > EXPLAINS_RATIO * finding.predicted_gain
-            for other in precise
-        )
-    ]
+    outcome: Outcome | None = field(default=None, repr=False, compare=False)
+    """What the remedy would do, where a replay told it."""
 
 
 class Rule(Protocol):

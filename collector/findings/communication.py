@@ -7,18 +7,21 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import Category
+from ..facts import Facts, Outcome, Row
 from ..model.breakdown import IDLE
-from ..model.facts import Facts, Row
 from ..model.words import milliseconds, shorten
-from ..predict.gain import gain_of
-from ..predict.replay import MOVING, Replay, replay
+from ..predict.change import ByOperation, Change
 from .base import Finding, accumulation
-from .transport import fits_shared_memory, is_slow_link
+from .calls import called_by_user, is_called_by_user
 
 #: Below this share of the step communication is not worth a word.
-LEAST_RATIO: Final = 0.03
+MIN_RATIO: Final = 0.03
 #: A collective of up to this many bytes costs its latency, whatever its size.
 SMALL_NBYTES: Final = 64 * 1024
+#: With fewer bytes a step a collective takes its latency, and what the processor makes of it.
+MIN_NBYTES: Final = 512 * 1024
+#: Ranks that have a core for it agree in so much time, over any network but a slow one.
+GOOD_NEGOTIATION_NS: Final = 1e6
 #: What half-precision leaves of the bytes of a float32 gradient.
 HALF: Final = 0.5
 #: Above this bus bandwidth a processor spends more time on halving gradients than the wire saves.  Measured: the transformer
@@ -31,27 +34,23 @@ class ExposedCommunication:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """The kinds of cost that are worth a change."""
-        without = replay(facts)
-        if facts.breakdown.knows_compute:
-            without.scale_communication(0)
-            moving = without.saved_ns
-        else:
-            moving = np.sum([facts.on_critical_rank(part) for part in MOVING], axis=0)
+        if facts.replay is None or facts.is_pipeline:
+            return []
+        moving = facts.outcome(_scaled(facts, 0.0, 0.0, contention=0.0)).saved_ns
         asking = _asking(facts)
         step_ns = facts.mean_step_ns
         findings = []
-        if moving.mean() >= LEAST_RATIO * step_ns:
+        if moving.mean() >= MIN_RATIO * step_ns:
             findings += _moving_bytes(facts, moving)
-        if facts.breakdown.knows_compute and asking.mean() >= LEAST_RATIO * step_ns:
-            recorded_torch = facts.trace.meta.runtime == "torch"
-            findings.append(_messages(facts, asking) if recorded_torch else _negotiation(facts, asking))
+        if asking.mean() >= MIN_RATIO * step_ns and facts.trace.meta.runtime != "torch":
+            findings += _negotiation(facts, asking)
         return findings
 
 
 def _asking(facts: Facts) -> Row:
     """Time in which the critical rank waits for agreement or for its turn."""
     asking: Row = np.sum([facts.on_critical_rank(str(part)) for part in (Category.NEGOTIATE, Category.QUEUE)], axis=0)
-    if facts.breakdown.knows_compute and not facts.breakdown.on_device:
+    if not facts.breakdown.on_device:
         asking = asking + facts.on_critical_rank(IDLE)
     return asking
 
@@ -59,7 +58,7 @@ def _asking(facts: Facts) -> Row:
 def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
     """Divide what communication costs into what goes with its number and what goes with its bytes."""
     table = facts.in_steps(facts.collectives)
-    table = table[table["kind"] != "barrier"]
+    table = table[(table["kind"] != "barrier") & ~is_called_by_user(table)]
     if table.empty:
         return []
     per_step = facts.steps.count * max(len(facts.ranks), 1)
@@ -73,34 +72,35 @@ def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
         "bytes_per_step": round(float(table["nbytes"].clip(lower=0).sum()) / per_step),
     }
     if not (table["nbytes"] >= 0).any():
-        return [_of_unknown_size(facts, moving_ns, table, evidence)]
+        # Of a device it is known what could hide them (findings/device.py).
+        return [] if facts.breakdown.on_device else [_of_unknown_size(facts, moving_ns, table, evidence)]
     findings = []
     if len(small) / per_step > 2:  # noqa: PLR2004  one or two cannot be fused into fewer
         findings.append(_latency(facts, moving_ns, small, all_ns, evidence))
     large = table[table["nbytes"] > SMALL_NBYTES]
-    if len(large):
+    if float(large["nbytes"].sum()) / per_step > MIN_NBYTES:
         findings += _bandwidth(facts, moving_ns, large, all_ns, evidence)
     return findings
 
 
-def _gain(facts: Facts, moving_ns: Row, removed: float) -> tuple[float, tuple[float, float]]:
-    """Of taking a share of all communication away."""
-    if not facts.breakdown.knows_compute:
-        return gain_of(moving_ns * removed, facts.mean_step_ns)
-    changed: Replay = replay(facts)
-    changed.scale_communication(1 - removed)
-    return gain_of(changed.saved_ns, facts.mean_step_ns)
+def _scaled(facts: Facts, latency: ByOperation, transfer: ByOperation, *, contention: float) -> Change:
+    """Operations that take so many times as long, but for those that user code calls and waits for (calls.py)."""
+    called = called_by_user(facts)
+    return Change(
+        latency=np.where(called, 1.0, latency), transfer=np.where(called, 1.0, transfer), contention=contention
+    )
 
 
 def _of_unknown_size(facts: Facts, moving_ns: Row, table: pd.DataFrame, evidence: dict[str, Any]) -> Finding:
     """A profile without shapes: what it costs is known, and not what would help most."""
-    gain, interval = _gain(facts, moving_ns, HALF)
+    outcome = facts.outcome(_scaled(facts, HALF, HALF, contention=HALF))
     return Finding(
         class_="communication",
         cause="exposed-communication",
         ranks=facts.ranks,
-        predicted_gain=gain,
-        gain_interval=interval,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        outcome=outcome,
         confidence=0.5,
         evidence=evidence,
         remedy=(
@@ -120,7 +120,7 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
     latency_ns = float(small["transfer_ns"].median())
     # What is left when they travel as one.
     share = float(small["dur_ns"].sum() + small["copy_ns"].sum()) / all_ns * (1 - 1 / count)
-    gain, interval = _gain(facts, moving_ns, share)
+    outcome = _fused(facts, share, count)
     alone = float(small["tensors"].median()) <= 1
     nbytes = float(small["nbytes"].clip(lower=0).sum()) / (facts.steps.count * max(len(facts.ranks), 1))
     threshold = max(2, 1 << int(np.ceil(np.log2(max(nbytes, 1) * 2 / (1 << 20) + 1))))
@@ -133,9 +133,10 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
     return Finding(
         class_="communication",
         cause="many-small-collectives",
-        ranks=facts.ranks if facts.breakdown.knows_compute else (),
-        predicted_gain=gain,
-        gain_interval=interval,
+        ranks=facts.ranks,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        outcome=outcome,
         confidence=0.8 if alone else 0.6,
         evidence={**evidence, "small_collectives_per_step": round(count, 1), "latency_ns": round(latency_ns)},
         remedy=remedy,
@@ -144,6 +145,22 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
             f"their size; {_cost(facts, moving_ns)}."
         ),
     )
+
+
+def _fused(facts: Facts, share: float, count: float) -> Outcome:
+    """Of having the small collectives of a step travel as one."""
+    assert facts.graph is not None
+    operations = facts.graph.operations
+    small = (operations.nbytes >= 0) & (operations.nbytes <= SMALL_NBYTES)
+    factor = np.where(small, 1 / count, 1.0)
+    return facts.outcome(_scaled(facts, factor, factor, contention=1 - (1 - 1 / count) * share))
+
+
+def _fewer_bytes(facts: Facts, share: float, removed: float) -> Outcome:
+    """Of taking a share of the bytes of large collectives away."""
+    assert facts.graph is not None
+    large = facts.graph.operations.nbytes > SMALL_NBYTES
+    return facts.outcome(_scaled(facts, 1.0, np.where(large, 1 - removed, 1.0), contention=1 - share * removed))
 
 
 def _fuse_more(threshold: int, *, alone: bool) -> str:
@@ -160,18 +177,15 @@ def _bandwidth(
     facts: Facts, moving_ns: Row, large: pd.DataFrame, all_ns: float, evidence: dict[str, Any]
 ) -> list[Finding]:
     """Large collectives: the time goes with the bytes."""
-    if facts.breakdown.knows_compute and (fits_shared_memory(facts) or is_slow_link(facts)):
-        return []  # another rule has the better answer to the same cost
     share = float(large["dur_ns"].sum() + large["copy_ns"].sum()) / all_ns
     nbytes = float(large["nbytes"].sum())
     algbw = nbytes / max(float(large["transfer_ns"].sum()), 1.0)
     on_processor = not large["algorithm"].astype(str).str.contains("nccl|rccl", case=False).any()
     compress = not on_processor or algbw < WORTH_COMPRESSING_GBPS
     wide = float(large["dtype"].isin(["float32", "float64"]).mean())
-    gain, interval = _gain(facts, moving_ns, share * HALF * (wide if compress else 1.0))
+    outcome = _fewer_bytes(facts, share, HALF * (wide if compress else 1.0))
     biggest = _biggest_tensor(facts)
     who = f" The largest tensor is {biggest[0]} with {biggest[1] / 1e6:.1f} MB." if biggest else ""
-    doubt = "" if facts.breakdown.knows_compute else " How much of that computation hides, this trace cannot tell."
     fp16 = "DistributedOptimizer(compression=hvd.Compression.fp16)"
     less_often = "DistributedOptimizer(backward_passes_per_step=2)"
     if facts.trace.meta.runtime == "torch":
@@ -190,15 +204,16 @@ def _bandwidth(
         Finding(
             class_="communication",
             cause="bandwidth-bound",
-            ranks=facts.ranks if facts.breakdown.knows_compute else (),
-            predicted_gain=gain,
-            gain_interval=interval,
-            confidence=0.8 if facts.breakdown.knows_compute else 0.5,
+            ranks=facts.ranks,
+            predicted_gain=outcome.gain,
+            gain_interval=outcome.interval,
+            outcome=outcome,
+            confidence=0.8,
             evidence={**evidence, "algbw_gbps": round(algbw, 3), "largest_tensor": biggest[0] if biggest else ""},
             remedy=remedy,
             sentence=(
                 f"{evidence['bytes_per_step'] / 1e6:.1f} MB a step move at {algbw:.2f} GB/s; "
-                f"{_cost(facts, moving_ns)}.{who}{doubt}"
+                f"{_cost(facts, moving_ns)}.{who}"
             ),
         )
     ]
@@ -207,10 +222,8 @@ def _bandwidth(
 def _cost(facts: Facts, moving_ns: Row) -> str:
     """What communication costs, as far as the trace can tell."""
     share = f"{milliseconds(float(moving_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step"
-    if not facts.breakdown.knows_compute:
-        return f"communication takes {share}"
     contention_ns = float(facts.contention_ns.max(axis=0).mean())
-    if contention_ns > LEAST_RATIO * facts.mean_step_ns:
+    if contention_ns > MIN_RATIO * facts.mean_step_ns:
         return f"that costs {share}, {milliseconds(contention_ns)} of it by taking cores from backward"
     return f"the training waits {share} for it"
 
@@ -224,53 +237,31 @@ def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:
     return shorten(str(tensors["name"].iloc[position])), float(tensors["nbytes"].iloc[position])
 
 
-def _negotiation(facts: Facts, asking_ns: Row) -> Finding:
+def _negotiation(facts: Facts, asking_ns: Row) -> list[Finding]:
     """Even the slowest rank waits for the coordinator, or for its turn."""
     step_ns = facts.mean_step_ns
-    # Some of it is jitter of the other ranks, which no setting removes: promise half.
-    gain, interval = gain_of(asking_ns * HALF, step_ns)
-    return Finding(
-        class_="communication",
-        cause="slow-negotiation",
-        ranks=facts.ranks,
-        predicted_gain=gain,
-        gain_interval=interval,
-        confidence=0.5,
-        evidence={"mean_wait_ns": round(float(asking_ns.mean()))},
-        remedy="Negotiate sooner: lower HOROVOD_CYCLE_TIME; leave a core to the runtime's threads (fewer OMP_NUM_THREADS).",
-        sentence=(
-            f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step "
-            "until it is agreed what to reduce next."
-        ),
-    )
-
-
-def _messages(facts: Facts, asking_ns: Row) -> Finding:
-    """Without a coordinator nobody negotiates: what the slowest rank waits for was not a collective."""
-    step_ns = facts.mean_step_ns
-    # How much of it goes is up to the schedule: nothing if messages have to come one by one, all of it at best.
-    gain, (_, most) = gain_of(asking_ns, step_ns)
-    work_ns = facts.breakdown.own_work_ns.mean(axis=1)
-    busy, free = int(work_ns.argmax()), int(work_ns.argmin())
-    return Finding(
-        class_="communication",
-        cause="waits-for-messages",
-        ranks=facts.ranks,
-        predicted_gain=gain * HALF,
-        gain_interval=(0.0, most),
-        confidence=0.4,
-        evidence={
-            "mean_wait_ns": round(float(asking_ns.mean())),
-            "own_work_by_rank_ns": {str(rank): round(float(ns)) for rank, ns in zip(facts.ranks, work_ns, strict=True)},
-        },
-        remedy=(
-            "Between the stages of a pipeline: more micro-batches a step (of s stages and m micro-batches, s - 1 of "
-            "m + s - 1 turns are idle), and layers moved until all stages take equally long."
-        ),
-        sentence=(
-            f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step for "
-            "other ranks while no collective is under way: for messages (send, recv), or for collectives that are not "
-            f"recorded. Rank {facts.ranks[busy]} works longest ({milliseconds(float(work_ns[busy]))}), rank "
-            f"{facts.ranks[free]} shortest ({milliseconds(float(work_ns[free]))})."
-        ),
-    )
+    assert facts.replay is not None
+    took = facts.replay.costs.negotiation_ns
+    quick = np.minimum(1.0, GOOD_NEGOTIATION_NS / np.maximum(took, 1.0))
+    outcome = facts.outcome(Change(negotiation=quick))
+    if outcome.gain < MIN_RATIO / 2:
+        return []
+    return [
+        Finding(
+            class_="communication",
+            cause="slow-negotiation",
+            ranks=facts.ranks,
+            predicted_gain=outcome.gain,
+            gain_interval=outcome.interval,
+            outcome=outcome,
+            confidence=0.5,
+            evidence={"mean_wait_ns": round(float(asking_ns.mean()))},
+            remedy=(
+                "Negotiate sooner: lower HOROVOD_CYCLE_TIME; leave a core to the runtime's threads (fewer OMP_NUM_THREADS)."
+            ),
+            sentence=(
+                f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step "
+                "until it is agreed what to reduce next."
+            ),
+        )
+    ]

@@ -1,17 +1,17 @@
 """Computation that takes longer than it needs to, on every rank."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category
+from ..facts import Facts
 from ..model.cpu_time import METERED
-from ..model.facts import Facts
-from ..model.intervals import of_spans, total_within
+from ..model.intervals import intersect, of_spans, total_within
 from ..model.words import milliseconds
-from ..predict.gain import gain_of
-from ..predict.replay import replay
+from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, accumulation
 
 #: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the
@@ -33,7 +33,7 @@ class SlowOptimizer:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if all ranks have it (one rank alone is a straggler)."""
-        if not facts.breakdown.knows_compute:
+        if facts.replay is None:
             return []
         update_ns = facts.part(str(Category.OPTIMIZER))
         common_ns = np.broadcast_to(update_ns.min(axis=0), update_ns.shape).astype(float)
@@ -42,10 +42,8 @@ class SlowOptimizer:
         speed = DEVICE_GBPS if facts.breakdown.on_device else PROCESSOR_GBPS
         ordinary = ORDINARY_UPDATE_RATIO if nbytes else UNKNOWN_UPDATE_RATIO
         needed_ns = max(ADAM_PASSES * nbytes / speed, ordinary * (step_ns - float(common_ns.mean())))
-        changed = replay(facts)
-        changed.remove_work(str(Category.OPTIMIZER), np.maximum(common_ns - needed_ns, 0.0))
-        gain, interval = gain_of(changed.saved_ns, step_ns)
-        if gain < WORTH_RATIO / 2:
+        outcome = facts.outcome(facts.without(str(Category.OPTIMIZER), common_ns - needed_ns))
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         name = _optimizer_name(facts)
         took = milliseconds(float(common_ns.mean()))
@@ -54,8 +52,9 @@ class SlowOptimizer:
                 class_="compute",
                 cause="slow-optimizer-step",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.7,
                 evidence={
                     "mean_ns": round(float(common_ns.mean())),
@@ -102,36 +101,36 @@ class StarvedOfCores:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding if it touches all ranks (one rank alone is a straggler)."""
-        if not facts.breakdown.knows_compute or not facts.cpu.knows_starved:
+        if facts.replay is None or not facts.cpu.knows_starved:
             return []
-        changed = replay(facts)
-        contention = facts.contention_ns
         total = np.zeros(facts.breakdown.step_ns.shape)
+        work: dict[str, Any] = {}
         for category in METERED:
             part = str(category)
             starved = facts.cpu.starved_ns[part].astype(float)
             if category is Category.BACKWARD:
-                starved = np.maximum(starved - contention, 0.0)
+                starved = np.maximum(starved - facts.contention_ns, 0.0)
             common = np.broadcast_to(starved.min(axis=0), starved.shape)
             beyond = np.maximum(common - ORDINARY_STARVED_RATIO * facts.part(part), 0.0)
             total += beyond
-            changed.remove_work(part, beyond)
+            work[part] = removed(facts.part(part).astype(float), beyond)
         phases_ns = sum(float(facts.part(str(category)).sum()) for category in METERED)
         # What is not metered, the loop and the threads that communicate, fares no better.
         left = 1 - float(total.sum()) / max(phases_ns, 1.0)
-        changed.scale_work([str(Category.OTHER)], left)
-        changed.scale_communication(left)
-        changed.scale_negotiation(left)
-        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2 or left > 1 - WORTH_RATIO / 2:
+        if left > 1 - WORTH_RATIO / 2:
+            return []
+        work[str(Category.OTHER)] = left
+        outcome = facts.outcome(Change(work=work, latency=left, transfer=left, negotiation=left, contention=left))
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         return [
             Finding(
                 class_="compute",
                 cause="starved-of-cores",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.8,
                 evidence={
                     "starved_ns": round(float(total.mean())),
@@ -145,7 +144,9 @@ class StarvedOfCores:
                 ),
                 sentence=(
                     f"In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
-                    f"{milliseconds(float(total.mean()))} for a core that something else has."
+                    f"{milliseconds(float(total.mean()))} for a core that something else has, and communication is held "
+                    f"up in the "
+                    f"same way: {milliseconds(outcome.mean_saved_ns)} of the step together."
                 ),
             )
         ]
@@ -156,7 +157,7 @@ class GarbageCollection:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding for all ranks that it touches."""
-        if not facts.breakdown.knows_compute:
+        if facts.replay is None:
             return []
         pauses = facts.trace.spans[facts.trace.spans["name"] == GARBAGE_COLLECTION]
         if pauses.empty:
@@ -165,19 +166,20 @@ class GarbageCollection:
         for row, rank in enumerate(facts.ranks):
             mine = of_spans(pauses[pauses["rank"] == rank])
             paused[row] = total_within(mine, facts.steps.start_ns[row], facts.steps.end_ns[row])
-        own = facts.breakdown.own_work_ns
-        gain, interval = gain_of(facts.saved_ns(own - np.minimum(paused, own).astype(np.int64)), facts.mean_step_ns)
-        if gain < WORTH_RATIO / 5:
+        outcome = facts.outcome(Change(work=_without_pauses(facts, pauses)))
+        if outcome.gain < WORTH_RATIO / 5:
             return []
-        ranks = tuple(rank for rank, row in zip(facts.ranks, paused, strict=True) if row.any())
+        by_rank = paused.mean(axis=1)
+        ranks = tuple(rank for rank, ns in zip(facts.ranks, by_rank, strict=True) if ns >= by_rank.max() / 2)
         hit = float((paused.max(axis=0) > 0).mean())
         return [
             Finding(
-                class_="compute",
+                class_="compute" if len(ranks) == len(facts.ranks) else "straggler",
                 cause="garbage-collection",
                 ranks=ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.85,
                 evidence={
                     "pauses": int((paused > 0).sum()),
@@ -194,3 +196,28 @@ class GarbageCollection:
                 ),
             )
         ]
+
+
+def _without_pauses(facts: Facts, pauses: pd.DataFrame) -> dict[str, np.ndarray]:
+    """The parts without what the collector took of them: factors by part."""
+    rest = str(Category.OTHER)
+    factors = {}
+    left = facts.breakdown.step_ns.astype(float) * 0
+    for row, rank in enumerate(facts.ranks):
+        left[row] = total_within(
+            of_spans(pauses[pauses["rank"] == rank]), facts.steps.start_ns[row], facts.steps.end_ns[row]
+        )
+    for part in map(str, Category):
+        if part == rest:
+            continue
+        taken = np.zeros(left.shape)
+        for row, rank in enumerate(facts.ranks):
+            moments = facts.breakdown.moments[row].get(part)
+            if moments is not None:
+                inside = intersect(moments, of_spans(pauses[pauses["rank"] == rank]))
+                taken[row] = total_within(inside, facts.steps.start_ns[row], facts.steps.end_ns[row])
+        left -= taken
+        if taken.any():
+            factors[part] = removed(facts.part(part).astype(float), taken)
+    factors[rest] = removed(facts.part(rest).astype(float), left)
+    return factors

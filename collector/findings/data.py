@@ -8,13 +8,15 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORKER_START, Category, LaneKind
-from ..model.facts import Facts
+from ..facts import Facts
+from ..model.breakdown import EXPOSED, PARTS
+from ..model.pattern import find_pattern
 from ..model.words import milliseconds, name_ranks
-from ..predict.gain import gain_of
+from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
 
 #: Waits shorter than this share of the step are the price of asking.
-LEAST_RATIO: Final = 0.02
+MIN_RATIO: Final = 0.02
 #: What it costs to be handed batches by workers that keep up: no setting takes that away.
 HAND_OVER_RATIO: Final = 0.05
 
@@ -25,26 +27,28 @@ class SlowLoader:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One finding for all ranks at fault."""
         waits_ns = facts.part(str(Category.DATA))
-        if not facts.breakdown.knows_compute:
+        if facts.replay is None:
             return []
         mean_by_rank = waits_ns.mean(axis=1)
         step_ns = facts.mean_step_ns
-        saved_ns = facts.saved_ns(facts.breakdown.own_work_ns - waits_ns)
         guilty = mean_by_rank >= 0.5 * mean_by_rank.max()
         ranks = tuple(rank for rank, bad in zip(facts.ranks, guilty, strict=True) if bad)
         wait_ns = float(mean_by_rank[guilty].mean())
         made = _how_batches_are_made(facts, ranks)
         made["how"] = _how_it_is_spent(facts, guilty) if not made["workers"] else ""
         workers = int(made["workers"])
+        kept = np.where(guilty, 0.0, 1.0)[:, None]
+        outcome = facts.outcome(Change(work={str(Category.DATA): kept}, loading=np.broadcast_to(kept, waits_ns.shape)))
         if 0 < _workers_needed(made, step_ns, wait_ns) <= workers:
-            saved_ns = saved_ns - HAND_OVER_RATIO * step_ns
-        gain, interval = gain_of(saved_ns, step_ns)
-        if gain < LEAST_RATIO:
+            outcome = facts.outcome_of(outcome.saved_ns - HAND_OVER_RATIO * step_ns, outcome.change)
+        if outcome.gain < MIN_RATIO:
             return []
+        pattern = find_pattern(_long_waits(waits_ns[guilty].max(axis=0)), facts.steps.numbers)
         evidence: dict[str, Any] = {
             "mean_wait_ns": round(wait_ns),
             "mean_wait_by_rank_ns": {str(r): round(v) for r, v in zip(facts.ranks, mean_by_rank, strict=True)},
-            "steps_waiting_ratio": float((waits_ns[guilty] > 0.5 * wait_ns).mean()),
+            "pattern": pattern.kind,
+            **pattern.evidence,
             **made,
         }
         size = max(facts.trace.meta.size, 1)
@@ -53,6 +57,7 @@ class SlowLoader:
         verb = "waits" if len(ranks) == 1 or who == "Every rank" else "wait"
         sentence = (
             f"{who} {verb} {milliseconds(wait_ns)} of each {milliseconds(step_ns)} step for the data loader"
+            + ("" if pattern.kind == "always" else f" ({pattern.words})")
             + (f", which spends its time {made['slow_part']}{made['how']}" if made["slow_part"] else "")
             + ("." if every else ", and the other ranks wait for them.")
         )
@@ -61,12 +66,13 @@ class SlowLoader:
                 class_="data",
                 cause="slow-loader" if every else "slow-loader-on-some-ranks",
                 ranks=ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
-                confidence=float(np.clip((saved_ns > 0.3 * saved_ns.mean()).mean(), 0.5, 0.99)),
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                confidence=0.95 if pattern.kind == "always" else 0.85,
                 evidence=evidence,
                 remedy=_remedy(made, step_ns, wait_ns, workers),
                 sentence=sentence,
+                outcome=outcome,
             )
         ]
 
@@ -82,6 +88,11 @@ def _how_it_is_spent(facts: Facts, guilty: np.ndarray) -> str:
     return ", waiting (for a disk, the network, a lock)" if running < 0.3 else ""  # noqa: PLR2004
 
 
+def _long_waits(waits_ns: np.ndarray) -> np.ndarray:
+    """The waits that matter: those of at least a third of the mean."""
+    return np.where(waits_ns >= waits_ns.mean() / 3, waits_ns, 0.0)
+
+
 class WorkerStartUp:
     """Every epoch starts its workers anew."""
 
@@ -89,7 +100,7 @@ class WorkerStartUp:
         """At most one finding, for the ranks that start workers within the analysed steps."""
         spans = facts.trace.spans
         starts = facts.in_steps(spans[spans["name"] == WORKER_START])
-        if not facts.breakdown.knows_compute or starts.empty:
+        if facts.replay is None or starts.empty:
             return []
         own = facts.breakdown.own_work_ns.astype(float)
         cost_ns = np.zeros(own.shape)
@@ -101,8 +112,10 @@ class WorkerStartUp:
                 # Old workers are ended, new ones forked, their first batch waited for, and the memory that they share copied
                 # page by page: such a step is longer in every part.
                 cost_ns[row, columns] = np.maximum(own[row, columns] - np.median(others), 0.0)
-        gain, interval = gain_of(facts.saved_ns((own - cost_ns).astype(np.int64)), facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
+        factor = removed(own, cost_ns)
+        parts = [name for name in PARTS if name not in EXPOSED]
+        outcome = facts.outcome(Change(work=dict.fromkeys(parts, factor), loading=np.where(cost_ns > 0, 0.0, 1.0)))
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         ranks = tuple(rank for rank, row in zip(facts.ranks, cost_ns, strict=True) if row.any())
         each_ns = float(cost_ns.sum()) / len(starts)
@@ -111,8 +124,9 @@ class WorkerStartUp:
                 class_="data",
                 cause="worker-start-up",
                 ranks=ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.85,
                 evidence={
                     "starts": len(starts),

@@ -7,14 +7,19 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import BACKWARD, Category
-from ..model.facts import Facts
+from ..facts import Facts
 from ..model.words import milliseconds, shorten
-from ..predict.gain import gain_of
-from ..predict.replay import CONTENTION, replay
+from ..predict.change import ByStep, Change, removed
+from ..predict.overlap import overlapped
 from .base import WORTH_RATIO, Finding, accumulation
 
 #: A tensor with this share of all bytes is what communication is about.
-OVERSIZE_SHARE: Final = 0.5
+OVERSIZE_SHARE: Final = 0.6
+#: So many tensors at most share that place, each with so much of the bytes.
+MAX_OVERSIZE: Final = 3
+OVERSIZE_EACH: Final = 0.2
+#: The next largest tensor is at least so many times smaller.
+OVERSIZE_GAP: Final = 4.0
 OVERSIZE_NBYTES: Final = 4 * 1024 * 1024
 #: Gradients that are ready in this last share of backward have nothing left to hide behind.
 LATE_SHARE: Final = 0.15
@@ -52,7 +57,7 @@ class OversizeGradient:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if not facts.breakdown.knows_compute:
+        if facts.replay is None:
             return []
         tensors = _gradients(facts)
         if tensors.empty:
@@ -60,33 +65,39 @@ class OversizeGradient:
         if tensors.empty:
             return []
         by_name = tensors.groupby("name", observed=True)["nbytes"].sum().sort_values(ascending=False)
-        share = float(by_name.iloc[0] / by_name.sum())
-        name = str(by_name.index[0])
-        if name == "everything else":
-            return []
-        nbytes = int(tensors.loc[tensors["name"] == name, "nbytes"].max())
+        by_name = by_name[by_name.index != "everything else"] / by_name.sum()
+        names = _largest(by_name)
+        share = float(by_name[names].sum()) if names else 0.0
+        nbytes = sum(int(tensors.loc[tensors["name"] == name, "nbytes"].max()) for name in names)
         if share < OVERSIZE_SHARE or nbytes < OVERSIZE_NBYTES:
             return []
-        changed = replay(facts)
-        changed.scale_communication(1 - share)
-        communication, _ = gain_of(changed.saved_ns, facts.mean_step_ns)
+        smaller = Change(latency=1 - share, transfer=1 - share, contention=1 - share)
+        communication = facts.outcome(smaller).gain
         if communication < WORTH_RATIO / 2:
             return []
-        changed.scale_work([str(Category.OPTIMIZER)], 1 - share)
-        made_ns = np.minimum(_time_to_make(facts, tensors, name), changed.work[str(Category.BACKWARD)].mean(axis=1))
-        changed.remove_work(str(Category.BACKWARD), made_ns[:, None])
-        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
-        shown = shorten(name.removeprefix("allreduce."))
+        backward = facts.part(str(Category.BACKWARD)).astype(float)
+        made_ns = np.minimum(
+            np.sum([_time_to_make(facts, tensors, name) for name in names], axis=0),
+            (backward - facts.contention_ns).mean(axis=1),
+        )
+        work: dict[str, ByStep] = {
+            str(Category.OPTIMIZER): 1 - share,
+            str(Category.BACKWARD): removed(backward, made_ns[:, None]),
+        }
+        outcome = facts.outcome(smaller & Change(work=work))
+        shown = " and ".join(shorten(name.removeprefix("allreduce.")) for name in names)
         return [
             Finding(
                 class_="communication",
                 cause="oversize-gradient",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.75,
                 evidence={
-                    "tensor": shorten(name),
+                    "tensor": shorten(names[0]),
+                    "tensors": [shorten(name) for name in names],
                     "bytes": nbytes,
                     "share_of_bytes": round(share, 3),
                     "gain_from_communication_alone": round(communication, 4),
@@ -98,12 +109,29 @@ class OversizeGradient:
                     f"every few steps ({accumulation(facts)})."
                 ),
                 sentence=(
-                    f"{shown} has {share:.0%} of all gradient bytes ({nbytes / 1e6:.1f} MB): computing, reducing and applying "
-                    f"its gradient costs {milliseconds(float(changed.saved_ns.mean()))} of each "
+                    f"{shown} {'has' if len(names) == 1 else 'have'} {share:.0%} of all gradient bytes "
+                    f"({nbytes / 1e6:.1f} MB): computing, reducing and applying "
+                    f"{'its gradient' if len(names) == 1 else 'their gradients'} costs "
+                    f"{milliseconds(outcome.mean_saved_ns)} of each "
                     f"{milliseconds(facts.mean_step_ns)} step."
                 ),
             )
         ]
+
+
+def _largest(shares: pd.Series) -> list[str]:
+    """The few tensors, largest first, that outweigh the rest: each a good part of all bytes, and far larger than any other.
+
+    Without a gap behind them they are what models are made of.
+    """
+    for count in range(1, min(MAX_OVERSIZE, len(shares)) + 1):
+        last = float(shares.iloc[count - 1])
+        following = float(shares.iloc[count]) if count < len(shares) else 0.0
+        if last < OVERSIZE_EACH:
+            break
+        if float(shares.iloc[:count].sum()) >= OVERSIZE_SHARE and last >= OVERSIZE_GAP * following:
+            return [str(name) for name in shares.index[:count]]
+    return []
 
 
 def _time_to_make(facts: Facts, tensors: pd.DataFrame, name: str) -> np.ndarray:
@@ -128,7 +156,7 @@ class LateGradients:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if not facts.breakdown.knows_compute or facts.breakdown.on_device:
+        if facts.replay is None or facts.breakdown.on_device:
             return []
         tensors = _gradients(facts)
         spans = facts.in_steps(facts.trace.spans[facts.trace.spans["name"] == BACKWARD])
@@ -150,10 +178,9 @@ class LateGradients:
         late = late_bytes / max(all_bytes, 1.0)
         if late < LATE_BYTES_SHARE or all_bytes < LATE_NBYTES * facts.steps.count * len(facts.ranks):
             return []
-        changed = replay(facts)
-        changed.overlap_perfectly()
-        gain, interval = gain_of(changed.saved_ns * HIDDEN_ON_PROCESSOR, facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
+        overlap = overlapped(facts)
+        outcome = facts.outcome_of(overlap.saved_ns * HIDDEN_ON_PROCESSOR, overlap.change)
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         last = tensors.iloc[int(tensors["nbytes"].to_numpy().argmax())]
         return [
@@ -161,14 +188,15 @@ class LateGradients:
                 class_="communication",
                 cause="late-gradients",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.6,
                 evidence={
                     "late_bytes_share": round(late, 3),
                     "late_is_after_share_of_backward": 1 - LATE_SHARE,
                     "hidden_communication_ns": round(float(facts.breakdown.hidden_ns.mean())),
-                    "contention_ns": round(float(replay(facts).work[CONTENTION].mean())),
+                    "contention_ns": round(float(facts.contention_ns.mean())),
                     "largest_tensor": shorten(str(last["name"])),
                 },
                 remedy=(
@@ -178,7 +206,7 @@ class LateGradients:
                 ),
                 sentence=(
                     f"{late:.0%} of the gradient bytes are ready only in the last {LATE_SHARE:.0%} of backward, so that nothing "
-                    f"hides their reduction; {milliseconds(float(changed.saved_ns.mean()))} of each "
+                    f"hides their reduction; {milliseconds(outcome.mean_saved_ns)} of each "
                     f"{milliseconds(facts.mean_step_ns)} step could be hidden."
                 ),
             )
@@ -190,19 +218,22 @@ class BucketCopies:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if facts.trace.meta.runtime != "torch" or not facts.breakdown.knows_compute or facts.breakdown.on_device:
+        if facts.trace.meta.runtime != "torch" or facts.replay is None or facts.breakdown.on_device:
             return []
         copying = facts.on_critical_rank(str(Category.FUSION))
-        gain, interval = gain_of(copying, facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
+        outcome = facts.outcome_of(
+            copying, facts.without(str(Category.FUSION), facts.part(str(Category.FUSION)).astype(float))
+        )
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         return [
             Finding(
                 class_="communication",
                 cause="bucket-copies",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.8,
                 evidence={"copying_out_ns": round(float(copying.mean()))},
                 remedy="DistributedDataParallel(gradient_as_bucket_view=True): gradients then live in the buckets.",

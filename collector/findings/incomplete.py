@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import Category
+from ..facts import Facts
 from ..model.breakdown import IDLE
 from ..model.condition import Condition
 from ..model.condition_words import of_ranks
-from ..model.facts import Facts
 from ..model.words import milliseconds
 from .base import Finding
 from .plain import plain
@@ -51,7 +51,9 @@ def incomplete(facts: Facts, condition: Condition, worthy: Sequence[Finding]) ->
         condition: of the trace.
         worthy: findings that do not depend on other ranks, largest gain first.
     """
-    waits = float(np.sum([facts.part(part) for part in _WAITS]) / max(float(facts.breakdown.step_ns.sum()), 1.0))
+    # A device that idles waits for its own host.
+    waiting = [part for part in _WAITS if part != IDLE or not facts.breakdown.on_device]
+    waits = float(np.sum([facts.part(part) for part in waiting]) / max(float(facts.breakdown.step_ns.sum()), 1.0))
     if worthy and worthy[0].predicted_gain >= waits:
         best = worthy[0]
         return replace(

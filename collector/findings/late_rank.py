@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from ..facts import Facts
 from ..model.communication_only import OnlyCommunication, look_at_communication, shows_training, step_of
-from ..model.facts import Facts
 from ..model.words import milliseconds
 from .base import Finding
 

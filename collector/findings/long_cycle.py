@@ -5,8 +5,8 @@ from typing import Final
 
 import numpy as np
 
+from ..facts import Facts
 from ..model.communication_only import OnlyCommunication, look_at_communication, shows_training
-from ..model.facts import Facts
 from ..model.words import milliseconds
 from .base import Finding
 from .late_rank import MAX_CONFIDENCE

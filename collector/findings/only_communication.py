@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from ..facts import Facts
 from ..model.communication_only import OnlyCommunication, look_at_communication, shows_training
-from ..model.facts import Facts
 from ..model.words import milliseconds, shorten
 from .base import Finding
 from .late_rank import MAX_CONFIDENCE

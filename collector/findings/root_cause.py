@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from ...timeline.vocabulary import GPU_CLOCK, GPU_THROTTLED
+from ..facts import Facts
 from ..model.cpu_time import METERED
-from ..model.facts import Facts
 
 #: The cause has to explain this much of the excess.
 EXPLAINS: Final = 0.5
@@ -26,7 +26,9 @@ class RootCause:
     """What lies behind a rank's longer work."""
 
     slug: str
-    """`throttled-device`, `uneven-batches`, `starved-of-cores`, `blocked`, `slow-processor`; "" if the trace does not tell."""
+    """`throttled-device`, `uneven-batches`, `starved-of-cores`, `held-by-another-thread`, `blocked`, `slow-processor`; empty if
+    the trace does not tell.
+    """
     sentence: str
     remedy: str
     evidence: dict[str, Any]
@@ -44,24 +46,30 @@ def root_cause(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCaus
     return _throttled(facts, row) or _of_processor(facts, row, slow, excess_ns)
 
 
-def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:
+def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:  # noqa: PLR0911  a cause each
     """What the training thread did with the time."""
     cpu = facts.cpu
     if not cpu.is_known or excess_ns <= 0:
         return UNKNOWN
 
+    metered = [part for part in map(str, METERED[1:]) if part in cpu.metered]
+
     def excess_of(tables: dict[str, np.ndarray]) -> float:
-        total = np.sum([tables[str(category)] for category in METERED[1:]], axis=0)[:, slow].mean(axis=1)
+        total = np.sum([tables[part] for part in metered], axis=0)[:, slow].mean(axis=1)
         return float(total[row] - np.median(np.delete(total, row)))
 
+    if excess_of(facts.breakdown.parts_ns) < EXPLAINS * excess_ns:
+        return UNKNOWN  # it lies in a part whose running time was not recorded
     running_ns, starved_ns = excess_of(cpu.running_ns), excess_of(cpu.starved_ns) if cpu.knows_starved else 0.0
     blocked_ns = excess_ns - running_ns - starved_ns
+    other_threads_ns = _other_threads_ns(facts, row, slow)
     elements = cpu.input_elements[:, slow].mean(axis=1)
     others = float(np.median(np.delete(elements, row)))
     evidence: dict[str, Any] = {
         "excess_running_ns": round(running_ns),
         "excess_starved_ns": round(starved_ns),
         "excess_blocked_ns": round(blocked_ns),
+        "excess_of_other_threads_ns": round(other_threads_ns),
         "input_elements": round(float(elements[row])),
         "input_elements_of_others": round(others),
     }
@@ -86,6 +94,19 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
             ),
             evidence=evidence,
         )
+    if blocked_ns > EXPLAINS * excess_ns and other_threads_ns > EXPLAINS * blocked_ns:
+        return RootCause(
+            slug="held-by-another-thread",
+            sentence=(
+                "blocked there while another thread of its process computes (Python's interpreter lock, or a lock of its own)"
+            ),
+            remedy=(
+                "find the thread (py-spy dump --pid of the rank): move what it does into a process of its own "
+                "(multiprocessing, a "
+                "loader worker), or into code that releases the interpreter's lock."
+            ),
+            evidence=evidence,
+        )
     if blocked_ns > EXPLAINS * excess_ns:
         return RootCause(
             slug="blocked",
@@ -107,6 +128,16 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
             evidence=evidence,
         )
     return RootCause(slug="", sentence="", remedy="", evidence=evidence)
+
+
+def _other_threads_ns(facts: Facts, row: int, slow: Mask) -> float:
+    """How much more than on the other ranks the other threads of the process run in a step (ns)."""
+    cpu = facts.cpu
+    if not cpu.process_ns.any():
+        return 0.0
+    own = np.sum([cpu.running_ns[str(category)] for category in METERED], axis=0)
+    others = (cpu.process_ns - own)[:, slow].mean(axis=1)
+    return float(others[row] - np.median(np.delete(others, row)))
 
 
 def _throttled(facts: Facts, row: int) -> RootCause | None:

@@ -1,163 +1,132 @@
-"""What only shows over the whole run: it becomes slower, or stalls now and then."""
+"""What only shows over the whole run: all ranks become slower, stall now and then, or are slow in a stretch of steps."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
-from ..model.breakdown import PARTS
-from ..model.facts import Facts
+from ...timeline.vocabulary import Category
+from ..facts import Facts, Outcome
+from ..model.breakdown import EXPOSED, IDLE, PARTS
+from ..model.pattern import Pattern, find_pattern
+from ..model.peers import find_lapses
 from ..model.words import milliseconds
-from ..predict.gain import gain_of
+from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
 
-#: Fewer steps than this show no trend.
-LEAST_STEPS: Final = 20
-#: Thirds of the run that a slow-down has to show in, and by how much.
-DRIFT_RATIO: Final = 0.08
-#: A step this many times as long as the median is an outlier.
-OUTLIER_RATIO: Final = 1.5
-#: At least that many stalls before a rhythm is looked for.
-LEAST_STALLS: Final = 3
-#: Distances between stalls that vary by less than this share are a rhythm.
-REGULAR: Final = 0.25
-#: A stall is one part's if that part has this much of the excess.
+#: Fewer steps than this show neither trend nor rhythm.
+MIN_STEPS: Final = 12
+#: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
 
-
-def _step_ns(facts: Facts) -> np.ndarray:
-    steps: np.ndarray = facts.breakdown.step_ns.max(axis=0).astype(float)
-    return steps
+_DATA: Final = str(Category.DATA)
+_COMMUNICATION: Final = ("collective", "negotiate", "queue", "fusion")
 
 
-class SlowingDown:
-    """Steps take longer and longer."""
+class Lapses:
+    """Steps in which all ranks together are slower than usual: stalls, a stretch, more and more."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        steps = _step_ns(facts)
-        if len(steps) < LEAST_STEPS:
+        if facts.replay is None or facts.steps.count < MIN_STEPS:
             return []
-        first, second, third = (float(np.median(part)) for part in np.array_split(steps, 3))
-        # Every third has to be slower, so that one disturbance is no trend.
-        if not (second > first * (1 + DRIFT_RATIO / 3) and third > second * (1 + DRIFT_RATIO / 3)):
+        # What all ranks have in common: waiting for one of them is that one's own.
+        shared = np.sum([facts.part(part).min(axis=0) for part in PARTS], axis=0)
+        excess = find_lapses(shared, facts.mean_step_ns)
+        outcome = _without(facts, excess > 0)
+        if outcome.gain < WORTH_RATIO / 2:
             return []
-        if third < first * (1 + DRIFT_RATIO) or not _is_trend(steps):
-            return []
-        gain, interval = gain_of(steps - np.minimum(steps, first), facts.mean_step_ns)
-        part, by_part = _part_that_grew(facts)
-        return [
-            Finding(
-                class_="compute"
-                if part not in {"data", "collective", "negotiate", "queue", "fusion"}
-                else _class_of(part),
-                cause="slowing-down",
-                ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
-                confidence=0.6,
-                evidence={
-                    "first_third_ns": round(first),
-                    "last_third_ns": round(third),
-                    "part": part,
-                    "growth_by_part_ns": by_part,
-                },
-                remedy=(
-                    "Look for what piles up: a list of losses that keeps graphs alive, growing inputs, a cache or a log file, "
-                    "memory that is swapped, a device that becomes hot (nvidia-smi -q -d PERFORMANCE)."
-                ),
-                sentence=(
-                    f"Steps become slower: {milliseconds(first)} in the first third of the run, {milliseconds(third)} in the "
-                    f"last; {part} grows most."
-                ),
-            )
-        ]
+        return [_describe(facts, excess, outcome)]
 
 
-def _is_trend(steps: np.ndarray) -> bool:
-    """Mann-Kendall: whether later steps are longer more often than chance makes them (z above 4)."""
-    chosen = steps[:: max(1, len(steps) // 400)]
-    count = len(chosen)
-    signs = np.sign(chosen[None, :] - chosen[:, None])
-    score = float(np.triu(signs, 1).sum())
-    deviation = (count * (count - 1) * (2 * count + 5) / 18) ** 0.5
-    return bool(score / deviation > 4)  # noqa: PLR2004
+def _describe(facts: Facts, excess: np.ndarray, outcome: Outcome) -> Finding:
+    """Name the steps and the part."""
+    hit = excess > 0
+    pattern = find_pattern(excess, facts.steps.numbers)
+    part, share, by_part = _part_of(facts, hit)
+    amount = float(excess[hit].mean())
+    cause = {
+        "periodic": "periodic-stalls",
+        "growing": "slowing-down",
+        "window": "slow-stretch",
+        "always": "slowing-down",
+    }.get(pattern.kind, "outlier-steps")
+    evidence: dict[str, Any] = {
+        "mean_excess_ns": round(amount),
+        "stalls": int(hit.sum()),
+        "part": part,
+        "share_of_part": round(share, 2),
+        "growth_by_part_ns": by_part,
+        "pattern": pattern.kind,
+        **pattern.evidence,
+    }
+    class_ = "data" if part == _DATA else "communication" if part in _COMMUNICATION else "compute"
+    return Finding(
+        class_=class_,
+        cause=cause,
+        ranks=facts.ranks,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        outcome=outcome,
+        confidence=0.6 if share > ONE_PART else 0.4,
+        evidence=evidence,
+        remedy=_remedy(pattern),
+        sentence=_sentence(facts, pattern, part, amount, excess),
+    )
 
 
-def _part_that_grew(facts: Facts) -> tuple[str, dict[str, int]]:
-    growth = {}
-    for name in PARTS:
-        values = facts.part(name).mean(axis=0)
-        third = max(len(values) // 3, 1)
-        growth[name] = round(float(values[-third:].mean() - values[:third].mean()))
-    return max(growth, key=growth.__getitem__), {name: value for name, value in growth.items() if value}
+def _remedy(pattern: Pattern) -> str:
+    if pattern.kind in {"growing", "always"}:
+        return (
+            "Look for what piles up: a list of losses that keeps graphs alive, growing inputs, a cache or a log file, "
+            "memory that is "
+            "swapped, a device that becomes hot (nvidia-smi -q -d PERFORMANCE)."
+        )
+    return (
+        f"Look at what happens {pattern.words}: evaluation, logging, checkpoints, a new shard of data, garbage collection, other "
+        "jobs on the host."
+    )
 
 
-def _class_of(part: str) -> str:
-    return "data" if part == "data" else "communication"
+def _sentence(facts: Facts, pattern: Pattern, part: str, amount: float, excess: np.ndarray) -> str:
+    if pattern.kind in {"growing", "always"}:
+        third = max(len(excess) // 3, 1)
+        steps = facts.steps.job_ns
+        return (
+            f"Steps become slower: {milliseconds(float(steps[:third].mean()))} in the first third of the run, "
+            f"{milliseconds(float(steps[-third:].mean()))} in the last (mean); {part} grows most."
+        )
+    return f"The training is {milliseconds(amount)} slower {pattern.words} on all ranks, most of it in {part}."
 
 
-class Stalls:
-    """A few steps take much longer than the others, perhaps in a rhythm."""
-
-    def find(self, facts: Facts) -> Sequence[Finding]:
-        """At most one finding."""
-        steps = _step_ns(facts)
-        if len(steps) < LEAST_STEPS:
-            return []
-        usual = float(np.median(steps))
-        spread = 1.4826 * float(np.median(np.abs(steps - usual)))
-        stalled = steps > max(OUTLIER_RATIO * usual, usual + 6 * spread)
-        count = int(stalled.sum())
-        if not count or count > len(steps) // 4:
-            return []
-        gain, interval = gain_of(np.where(stalled, steps - usual, 0.0), facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
-            return []
-        part, share = _part_of_stalls(facts, stalled)
-        numbers = facts.steps.numbers[stalled]
-        distances = np.diff(numbers)
-        regular = count >= LEAST_STALLS and float(distances.std()) < REGULAR * float(distances.mean())
-        evidence: dict[str, Any] = {
-            "steps": [int(number) for number in numbers[:20]],
-            "stalls": count,
-            "mean_stall_ns": round(float((steps[stalled] - usual).mean())),
-            "part": part,
-            "share_of_part": round(share, 2),
-        }
-        when = f"every {distances.mean():.0f} steps" if regular else f"in {count} of {len(steps)} steps"
-        class_ = {"data": "data", "collective": "communication", "negotiate": "communication"}.get(part, "compute")
-        return [
-            Finding(
-                class_=class_,
-                cause="periodic-stalls" if regular else "outlier-steps",
-                ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
-                confidence=0.6 if share > ONE_PART else 0.4,
-                evidence=evidence,
-                remedy=(
-                    "Look at what happens then"
-                    + (f", every {distances.mean():.0f} steps" if regular else f" (steps {_some(numbers)})")
-                    + ": evaluation, logging, checkpoints, a new shard of data, garbage collection, other jobs on the host."
-                ),
-                sentence=(
-                    f"The training stalls {when} for {milliseconds(float((steps[stalled] - usual).mean()))}, "
-                    f"most of it in {part}."
-                ),
-            )
-        ]
-
-
-def _some(numbers: np.ndarray) -> str:
-    return ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")  # noqa: PLR2004
-
-
-def _part_of_stalls(facts: Facts, stalled: np.ndarray) -> tuple[str, float]:
-    """The part that has most of what stalled steps take longer, on the critical rank, and its share."""
+def _part_of(facts: Facts, hit: np.ndarray) -> tuple[str, float, dict[str, int]]:
+    """The part that has most of what these steps take longer on all ranks, its share, and what each has of it (ns)."""
     excess = {}
     for name in PARTS:
-        values = facts.on_critical_rank(name)
-        excess[name] = max(float(values[stalled].mean() - np.median(values[~stalled])), 0.0)
+        values = facts.part(name).min(axis=0)
+        usual = float(np.quantile(values[~hit] if (~hit).any() else values, 0.3))
+        excess[name] = max(float(values[hit].mean()) - usual, 0.0)
     part = max(excess, key=excess.__getitem__)
-    return part, excess[part] / max(sum(excess.values()), 1.0)
+    return part, excess[part] / max(sum(excess.values()), 1.0), {name: round(ns) for name, ns in excess.items() if ns}
+
+
+def _without(facts: Facts, hit: np.ndarray) -> Outcome:
+    """These steps as the usual ones: what all ranks have in common, and every operation, no longer than usual."""
+    assert facts.graph is not None
+    graph = facts.graph
+    work: dict[str, np.ndarray] = {}
+    for part in (name for name in PARTS if name not in EXPOSED or name == IDLE):
+        values = facts.part(part).astype(float)
+        shared = values.min(axis=0)
+        usual = float(np.quantile(shared[~hit] if (~hit).any() else shared, 0.3))
+        less = np.where(hit, np.maximum(shared - usual, 0.0), 0.0)
+        work[part] = removed(values, less)
+    operations = graph.operations
+    step = np.clip(np.searchsorted(graph.steps.end_ns.max(axis=0), operations.end_ns), 0, facts.steps.count - 1)
+    took = pd.DataFrame({"nbytes": operations.nbytes, "took": operations.duration_ns.astype(float)})
+    usual_ns = took.groupby("nbytes")["took"].transform("median").to_numpy()
+    own = took["took"].to_numpy()
+    quicker = np.where(hit[step], removed(own, own - usual_ns), 1.0)
+    loading = np.where(hit, work[_DATA], 1.0)
+    return facts.outcome(Change(work=work, latency=quicker, transfer=quicker, loading=loading))

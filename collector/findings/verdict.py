@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Final
 
 from ...timeline.vocabulary import Category
+from ..facts import Facts
 from ..model.breakdown import EXPOSED
 from ..model.condition import Condition
-from ..model.facts import Facts
 from ..model.words import milliseconds
 from .base import WORTH_RATIO, Finding
+from .device_verdict import device_verdict, healthy_device
 from .incomplete import incomplete, only_told
 from .plain import plain
 from .unseen import verdict_of_communication
@@ -38,10 +39,13 @@ def choose_verdict(facts: Facts, findings: Sequence[Finding], condition: Conditi
 def _of_steps(facts: Facts, findings: Sequence[Finding], condition: Condition) -> Finding:
     """What the analysed steps tell."""
     if not facts.steps.count:
-        return _nothing_known(facts)
+        return device_verdict(facts, ()) or _nothing_known(facts)
     worthy = [finding for finding in findings if finding.predicted_gain > WORTH_RATIO]
     if not facts.breakdown.knows_compute:
         return verdict_of_communication(facts, worthy)
+    unexplained = device_verdict(facts, worthy)
+    if unexplained is not None:
+        return unexplained
     if condition.is_incomplete and not facts.trace.collectives.empty:
         return incomplete(facts, condition, only_told(facts, condition, worthy))
     return worthy[0] if worthy else _healthy(facts)
@@ -60,6 +64,13 @@ def _what_to_do(condition: Condition) -> str:
 
 
 def _nothing_known(facts: Facts) -> Finding:
+    if facts.trace.meta.format == "chrome":
+        return plain(
+            "unknown",
+            "no-steps",
+            "This trace of another tool marks neither steps of training nor work of a device: it can be seen, not diagnosed.",
+            "Look at it in tl-dash or Perfetto; for a diagnosis record the training with tl-run or torch.profiler (schedule=…).",
+        )
     if facts.breakdown.knows_compute:
         what = "the optimizer never stepped while the timeline was on"
     else:
@@ -74,6 +85,8 @@ def _nothing_known(facts: Facts) -> Finding:
 
 def _healthy(facts: Facts) -> Finding:
     """Say what the time goes to, so that `healthy` is an answer and not a shrug."""
+    if facts.breakdown.on_device:
+        return healthy_device(facts)
     total = max(float(facts.breakdown.step_ns.sum()), 1.0)
 
     def share(*names: str) -> float:

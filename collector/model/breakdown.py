@@ -25,6 +25,7 @@ import pandas as pd
 
 from ...timeline.trace import Trace, by_rank
 from ...timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
+from .device_breakdown import assign_device
 from .intervals import Intervals, intersect, of_spans, subtract, total_within, union
 from .steps import Steps
 
@@ -90,7 +91,7 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
     spans_of = by_rank(trace.spans)
     for row, rank in enumerate(steps.ranks):
         spans = spans_of.get(rank, trace.spans.iloc[:0])
-        moments, hidden = _assign_device(spans) if on_device else _assign(spans, knows_compute=knows_compute)
+        moments, hidden = assign_device(spans) if on_device else _assign(spans, knows_compute=knows_compute)
         all_moments.append(moments)
         starts, ends = steps.start_ns[row], steps.end_ns[row]
         for part, intervals in moments.items():
@@ -106,24 +107,6 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
         on_device=on_device,
         moments=tuple(all_moments),
     )
-
-
-def _assign_device(spans: pd.DataFrame) -> tuple[dict[str, Intervals], Intervals]:
-    """Disjoint sets of moments by part, without `idle`, and hidden communication, of one rank's device."""
-    kind = spans["lane_kind"]
-    kernels = spans[kind == str(LaneKind.COMPUTE)]
-    moments: dict[str, Intervals] = {}
-    taken = of_spans(kernels[:0])
-    for category in (*_COMPUTE_INNER_FIRST, Category.OTHER):
-        covered = of_spans(kernels[kernels["category"] == str(category)])
-        moments[str(category)] = subtract(covered, taken)
-        taken = union(taken, covered)
-    communication = of_spans(spans[kind == str(LaneKind.COMMUNICATION)])
-    moments[str(Category.COLLECTIVE)] = subtract(communication, taken)
-    loading = of_spans(spans[kind == str(LaneKind.DATA)])
-    waiting = subtract(subtract(loading, taken), communication)
-    moments[str(Category.DATA)] = union(moments[str(Category.DATA)], waiting)
-    return moments, intersect(communication, taken)
 
 
 def _assign(spans: pd.DataFrame, *, knows_compute: bool) -> tuple[dict[str, Intervals], Intervals]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import CYCLE_COUNTER, Category
-from .facts import Facts, Row
+from ..facts import Facts, Row
 from .intervals import total_within, union
 
 #: Events closer than this belong to the same cycle of Horovod's background thread.

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 
 from ...timeline.trace import Trace
-from ...timeline.vocabulary import CPU_COUNTERS, INPUT_COUNTER, STARVED_COUNTERS, Category
+from ...timeline.vocabulary import CPU_COUNTERS, INPUT_COUNTER, PROCESS_CPU_COUNTER, STARVED_COUNTERS, Category
 from .steps import Steps
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
-METERED: Final = (Category.DATA, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)
+METERED: Final = (Category.DATA, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +26,10 @@ class CpuTime:
     starved_ns: dict[str, Matrix]
     input_elements: Matrix
     """Elements that the model was given."""
+    process_ns: Matrix
+    """What all threads of the process have run; 0 where it was not recorded."""
+    metered: frozenset[str]
+    """Parts whose running time was recorded on all ranks."""
     is_known: bool
     """Whether running times were recorded on all ranks."""
     knows_starved: bool
@@ -40,6 +44,8 @@ def read_cpu_time(trace: Trace, steps: Steps) -> CpuTime:
     wanted = {CPU_COUNTERS[category]: running[str(category)] for category in METERED}
     wanted |= {STARVED_COUNTERS[category]: starved[str(category)] for category in METERED}
     wanted[INPUT_COUNTER] = elements
+    process = np.zeros(shape, dtype=np.int64)
+    wanted[PROCESS_CPU_COUNTER] = process
     counters = trace.counters
     seen: dict[str, set[int]] = {}
     if len(counters) and steps.count:
@@ -66,6 +72,8 @@ def read_cpu_time(trace: Trace, steps: Steps) -> CpuTime:
         running_ns=running,
         starved_ns=starved,
         input_elements=elements,
+        process_ns=process,
+        metered=frozenset(str(category) for category in METERED if known(CPU_COUNTERS[category])),
         is_known=known(CPU_COUNTERS[Category.FORWARD]),
         knows_starved=known(STARVED_COUNTERS[Category.FORWARD]),
     )

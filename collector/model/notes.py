@@ -1,7 +1,7 @@
 """What a reader has to know to take the numbers for what they are, beside the trace's condition."""
 
+from ..facts import Facts
 from .condition import Condition
-from .facts import Facts
 
 
 def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:

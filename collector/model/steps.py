@@ -40,6 +40,29 @@ class Steps:
         return self.end_ns - self.start_ns
 
     @property
+    def pause_ns(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Time in front of each step that belongs to no step (where only some steps were recorded, or left out): int64[S]."""
+        pause = np.zeros(self.count, dtype=np.int64)
+        if self.count > 1:
+            apart = self.start_ns[:, 1:].min(axis=0) > self.end_ns[:, :-1].max(axis=0)
+            between = self.start_ns[:, 1:].max(axis=0) - self.end_ns[:, :-1].max(axis=0)
+            pause[1:] = np.where(apart & (np.diff(self.numbers) > 1), between, 0)
+        return pause
+
+    @property
+    def job_ns(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Duration of each step of the job: from the end of the step before on the last rank to its own end there: int64[S]."""
+        durations: np.ndarray[tuple[int], np.dtype[np.int64]] = self.job_durations(self.end_ns)
+        return durations
+
+    def job_durations(self, ends: np.ndarray) -> np.ndarray:
+        """Durations of the job's steps if the ranks' steps ended at `ends`: [..., rank, step] to [..., step]."""
+        last = ends.max(axis=-2)
+        begin = np.full((*last.shape[:-1], 1), self.start_ns[:, 0].max()) if self.count else last[..., :0]
+        durations: np.ndarray = np.diff(last, axis=-1, prepend=begin) - self.pause_ns
+        return durations
+
+    @property
     def count(self) -> int:
         """How many steps are analysed."""
         return len(self.numbers)

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from .facts import Facts
+from ..facts import Facts
 
 
 def waits_for(facts: Facts) -> pd.DataFrame:

@@ -37,3 +37,12 @@ def name_ranks(ranks: Sequence[int], size: int) -> str:
         return f"Rank {ranks[0]}" if size > 1 else "The training loop"
     shown = ", ".join(map(str, ranks[:8]))
     return f"Ranks {shown}{', …' if len(ranks) > 8 else ''}"  # noqa: PLR2004
+
+
+def duration(value_ns: float) -> str:
+    """A duration for a sentence, in µs where milliseconds would be 0.00.
+
+    >>> duration(5_600), duration(51_234_567)
+    ('5.6 µs', '51.2 ms')
+    """
+    return f"{value_ns / 1e3:.1f} µs" if value_ns < 100_000 else milliseconds(value_ns)  # noqa: PLR2004  0.1 ms

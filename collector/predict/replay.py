@@ -1,13 +1,13 @@
-"""A step put together anew: the engine of every predicted gain.
+"""The run once more, with something changed: the engine of every predicted gain.
 
-The model of a synchronous step: it lasts as long as the own work of the slowest rank, plus a tail in which even that rank waits
-for communication.  A change makes parts of the own work or of the tail shorter; the steps are then put together one by one, so
-that another rank may become the slowest.
+The graph (model/graph.py) is followed from the first moment to the last: a rank's own time passes as it was recorded, times
+whatever the change makes of it; a wait ends when what it waits for has ended.  Without a change that gives the measured
+steps, and how far it does not is the error of the model.  Several changes are followed at once, as rows of the same arrays.
 
-Two things cost more than they seem to.  Communication that hides behind backward still takes cores from it where the processor
-moves the bytes: that *contention* is part of the own work, and goes when communication goes.  And a tail is divided by kind: a
-latency for each collective, the rest in proportion to its bytes, and negotiation.  Latency and bandwidth are those of the run's
-own collectives: the line through their transfer times over bytes.
+Times of a collective: the negotiation (from the last member's request to the start), a latency whatever it carries, and its
+bytes; the latency is the one of the run's own collectives (predict/costs.py).
+
+Legend of shapes: I changes, and those of model/graph.py.
 """
 
 from collections.abc import Sequence
@@ -16,171 +16,209 @@ from typing import Final
 
 import numpy as np
 
-from ...timeline.vocabulary import Category
-from ..model.breakdown import EXPOSED, IDLE
-from ..model.facts import Facts
+from ..model.breakdown import PARTS
+from ..model.graph import ON_BATCH, Graph
+from .change import Change
+from .costs import Costs
 
-Matrix = np.ndarray
-Row = np.ndarray[tuple[int], np.dtype[np.float64]]
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-CONTENTION: Final = "contention"
-"""The part of the own work that is backward waiting for a core which communication has."""
-
-MOVING: Final = (str(Category.COLLECTIVE), str(Category.FUSION))
-_BACKWARD: Final = str(Category.BACKWARD)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CollectiveCost:
-    """What the collectives of a step of one rank cost, on average."""
-
-    latency_ns: float
-    """Of one collective, however few bytes it carries."""
-    count: float
-    nbytes: float
-    spent_ns: float
-    """Moving bytes, waits for stragglers left out."""
-
-    @property
-    def latency_share(self) -> float:
-        """How much of the time goes with their number rather than with their bytes."""
-        return min(self.latency_ns * self.count / self.spent_ns, 1.0) if self.spent_ns else 0.0
+#: Numbers that may be held at once for all changes together.
+MAX_NUMBERS: Final = 20_000_000
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What is known next: operations up to a row, then some waits that depend on nothing later."""
+
+    operations: tuple[int, int]
+    waits: Rows
+
+
 class Replay:
-    """A run to which changes are applied.  Arrays are float[rank, step] and float[step], ns."""
+    """A run, ready to be followed with changes."""
 
-    facts: Facts
-    work: dict[str, Matrix]
-    """Own work by part (PARTS that are not exposed, and CONTENTION)."""
-    latency: Row
-    """Of the tail: what collectives cost however few bytes they carry."""
-    transfer: Row
-    negotiation: Row
-    cost: CollectiveCost
-    contention_latency: float
-    """Share of the contention that goes with the number of collectives."""
-    before: Row
-    """The steps as they were."""
+    def __init__(self, graph: Graph, costs: Costs) -> None:
+        self.graph = graph
+        self.costs = costs
+        self._program = _program(graph)
+        self._gap_ns, self._lead_ns = _lags(graph)
+        self.baseline_ns: Floats = self.steps_ns([Change()])[0]
+        """The steps as the model has them without a change: float[S]."""
 
     @property
-    def own_work(self) -> Matrix:
-        """float[rank, step]."""
-        total: Matrix = np.sum(list(self.work.values()), axis=0)
-        return total
+    def error_ratio(self) -> float:
+        """How far the replay without a change is from the measured steps: the mean difference over the mean step."""
+        measured = self.graph.steps.job_ns.astype(float)
+        return float(np.abs(self.baseline_ns - measured).mean() / max(measured.mean(), 1.0)) if len(measured) else 0.0
 
-    @property
-    def step(self) -> Row:
-        """Duration of each step, ns."""
-        total: Row = self.own_work.max(axis=0) + self.latency + self.transfer + self.negotiation
-        return total
-
-    @property
-    def saved_ns(self) -> Row:
-        """How much shorter each step has become."""
-        saved: Row = self.before - self.step
+    def saved_ns(self, change: Change) -> Floats:
+        """How much shorter each step becomes: float[S]."""
+        saved: Floats = self.baseline_ns - self.steps_ns([change])[0]
         return saved
 
-    def scale_latency(self, factor: float) -> None:
-        """Each collective costs so many times what it does however few bytes it carries."""
-        self.latency = self.latency * factor
-        self.work[CONTENTION] = self.work[CONTENTION] * (1 - self.contention_latency * (1 - factor))
+    def steps_ns(self, changes: Sequence[Change]) -> Matrix:
+        """Duration of each step of the job with each change: float[I, S]."""
+        graph = self.graph
+        size = len(graph.piece_rank) + len(graph.segment_rank) + len(graph.operations) + 1
+        at_once = max(1, MAX_NUMBERS // size)
+        parts = [self._follow(changes[first : first + at_once]) for first in range(0, len(changes), at_once)]
+        return np.concatenate(parts) if parts else np.empty((0, graph.steps.count))
 
-    def scale_transfer(self, factor: float) -> None:
-        """Bytes take so many times as long."""
-        self.transfer = self.transfer * factor
-        self.work[CONTENTION] = self.work[CONTENTION] * (1 - (1 - self.contention_latency) * (1 - factor))
+    def _follow(self, changes: Sequence[Change]) -> Matrix:
+        graph = self.graph
+        many = len(changes)
+        passed = np.zeros((many, len(graph.piece_rank) + 1))
+        np.cumsum(np.stack([self._pieces(change) for change in changes]), axis=1, out=passed[:, 1:])
+        first = graph.segment_piece
+        segment_ns = passed[:, first[1:]] - passed[:, first[:-1]]
+        begins = np.broadcast_to(graph.segment_start_ns.astype(float), (many, len(graph.segment_start_ns))).copy()
+        arrival_ns = passed[:, graph.arrival_piece] - passed[:, first[np.maximum(graph.arrival_segment, 0)]]
+        costs = [self._operation_ns(change) for change in changes]
+        lead, run, gap = (np.stack([cost[column] for cost in costs]) for column in range(3))
+        gone = np.stack([change.gone_of(len(graph.operations)) for change in changes])
+        ends = np.empty((many, len(graph.operations)))
+        made = np.empty((many, len(graph.loading)))
+        taken = np.empty((many, len(graph.loading)))
+        asked_for = np.empty((many, len(graph.loading)))
+        busy = np.stack([graph.loading.busy_ns * change.loading_of(graph) for change in changes])
+        hold = graph.wait_hold_ns
+        member = graph.arrival_segment >= 0
+        for turn in self._program:
+            low, high = turn.operations
+            if high > low:
+                here = slice(low, high)
+                asked = begins[:, np.maximum(graph.arrival_segment[here], 0)] + arrival_ns[:, here]
+                asked[:, ~member[here]] = -np.inf
+                ready = np.where(gone[:, here], -np.inf, asked.max(axis=2))
+                self._chain(ends, ready, lead, run, gap, low, high)
+            waits = turn.waits
+            if not len(waits):
+                continue
+            segment = graph.wait_segment[waits]
+            begun = begins[:, segment] + segment_ns[:, segment]
+            target = graph.wait_target[waits]
+            if graph.wait_kind[waits[0]] == ON_BATCH:
+                asked_for[:, target] = begun
+                ended = self._make(made, taken, asked_for, busy, target)
+                over = np.maximum(begun + hold[waits], ended + graph.wait_lag_ns[waits])
+                taken[:, target] = over
+            else:
+                ended = np.where(gone[:, target], -np.inf, ends[:, target])
+                over = np.maximum(begun + hold[waits], ended + graph.wait_lag_ns[waits])
+            begins[:, segment + 1] = over
+        finish = begins[:, graph.end_segment] + passed[:, graph.end_piece] - passed[:, first[graph.end_segment]]
+        return graph.steps.job_durations(finish)
 
-    def scale_communication(self, factor: float) -> None:
-        """All that moves bytes takes so many times as long."""
-        self.latency, self.transfer = self.latency * factor, self.transfer * factor
-        self.work[CONTENTION] = self.work[CONTENTION] * factor
+    def _chain(self, ends: Matrix, ready: Matrix, lead: Matrix, run: Matrix, gap: Matrix, low: int, high: int) -> None:
+        """Ends of the operations [low, high), which run one after the other within their process set.
 
-    def scale_negotiation(self, factor: float) -> None:
-        """Agreeing on what to reduce takes so many times as long."""
-        self.negotiation = self.negotiation * factor
+        end[k] = max(ready[k] + lead[k], end[k - 1] + gap[k]) + run[k], unrolled: with the running sum of gap and run
+        subtracted it is a running maximum.
+        """
+        operations = self.graph.operations
+        chains = operations.process_set[low:high]
+        for chain in np.unique(chains):
+            rows = low + np.flatnonzero(chains == chain)
+            total = np.cumsum(gap[:, rows] + run[:, rows], axis=1)
+            alone = ready[:, rows - low] + lead[:, rows] + run[:, rows]
+            before = operations.before[rows[0]]
+            if before >= 0:
+                alone[:, 0] = np.maximum(alone[:, 0], ends[:, before] + gap[:, rows[0]] + run[:, rows[0]])
+            ends[:, rows] = np.maximum.accumulate(alone - total, axis=1) + total
 
-    def scale_work(self, parts: Sequence[str], factor: float, row: int | None = None) -> None:
-        """Parts of the own work take so many times as long, on all ranks or in one row."""
-        rows = slice(None) if row is None else slice(row, row + 1)
-        for part in parts:
-            if part in self.work:
-                self.work[part][rows] *= factor
+    def _make(self, made: Matrix, taken: Matrix, asked_for: Matrix, busy: Matrix, batches: Rows) -> Matrix:
+        """When workers have made some batches, each of another rank: float[I, n]."""
+        loading = self.graph.loading
+        same, freed, fresh = loading.same_worker[batches], loading.freed_by[batches], loading.fresh[batches]
+        ordered = np.where(fresh, asked_for[:, np.maximum(freed, 0)], taken[:, np.maximum(freed, 0)])
+        begin = np.maximum(
+            np.where(same >= 0, made[:, np.maximum(same, 0)], -np.inf), np.where(freed >= 0, ordered, -np.inf)
+        )
+        # Of what was ordered before the analysed steps only the wait itself is known.
+        late_ns = np.maximum(loading.made_ns[batches] - loading.wait_start_ns[batches], 0)
+        made[:, batches] = np.where(
+            np.isfinite(begin),
+            begin + busy[:, batches],
+            asked_for[:, batches] + np.where(busy[:, batches] > 0, late_ns, 0),
+        )
+        ended: Matrix = made[:, batches]
+        return ended
 
-    def remove_work(self, part: str, removed_ns: Matrix) -> None:
-        """Take some time out of a part of the own work, no more than there is: float[rank, step]."""
-        if part in self.work:
-            self.work[part] = np.maximum(self.work[part] - removed_ns, 0.0)
+    def _pieces(self, change: Change) -> Floats:
+        """Own time of each piece: float[N]."""
+        graph = self.graph
+        total = graph.piece_ns.sum(axis=1)
+        inside = graph.piece_step >= 0
+        for part, factor in change.work.items():
+            column = graph.piece_ns[:, PARTS.index(part)]
+            scale = np.broadcast_to(factor, graph.steps.start_ns.shape)[graph.piece_rank, graph.piece_step]
+            total = total + np.where(inside, column * (scale - 1.0), 0.0)
+        if change.contention is not None:
+            total = total - self.costs.contention_of_pieces(graph) * np.where(
+                inside, 1.0 - change.contention_of(graph)[graph.piece_rank, graph.piece_step], 0.0
+            )
+        own: Floats = np.maximum(total, 0.0)
+        return own
 
-    def remove_stragglers(self) -> None:
-        """No rank works longer than the median one; of two ranks, than the faster one."""
-        own = self.own_work
-        typical = np.median(own, axis=0) if len(own) > 2 else own.min(axis=0)  # noqa: PLR2004
-        scale = np.minimum(1.0, typical / np.maximum(own, 1.0))
-        for part in self.work:
-            self.work[part] = self.work[part] * scale
-
-    def overlap_perfectly(self) -> None:
-        """What is exposed hides behind what is left of backward."""
-        backward = self.work.get(_BACKWARD)
-        if backward is None:
-            return
-        room = np.maximum(backward.max(axis=0) - self.facts.breakdown.hidden_ns.mean(axis=0), 0.0)
-        exposed = self.latency + self.transfer
-        left = np.maximum(exposed - room, 0.0)
-        scale = np.divide(left, exposed, out=np.zeros_like(exposed), where=exposed > 0)
-        self.latency, self.transfer = self.latency * scale, self.transfer * scale
-
-
-def replay(facts: Facts) -> Replay:
-    """The run as it was, ready to be changed."""
-    breakdown = facts.breakdown
-    work = {name: values.astype(float) for name, values in breakdown.parts_ns.items() if name not in EXPOSED}
-    if breakdown.on_device:
-        # A device that is idle waits for its own host.
-        work[IDLE] = breakdown.parts_ns[IDLE].astype(float)
-    own = np.sum(list(work.values()), axis=0)
-    tail = np.maximum(breakdown.step_ns.max(axis=0) - own.max(axis=0), 0.0)
-    contention = facts.contention_ns
-    work[_BACKWARD] = work[_BACKWARD] - contention
-    work[CONTENTION] = contention
-    moving = np.sum([facts.on_critical_rank(part) for part in MOVING], axis=0)
-    asking_parts = [str(Category.NEGOTIATE), str(Category.QUEUE), *([] if breakdown.on_device else [IDLE])]
-    asking = np.sum([facts.on_critical_rank(part) for part in asking_parts], axis=0)
-    share = np.divide(moving, moving + asking, out=np.ones_like(moving), where=moving + asking > 0)
-    cost = cost_of_collectives(facts)
-    made = Replay(
-        facts=facts,
-        work=work,
-        latency=tail * share * cost.latency_share,
-        transfer=tail * share * (1 - cost.latency_share),
-        negotiation=tail * (1 - share),
-        cost=cost,
-        contention_latency=cost.latency_share,
-        before=np.zeros(0),
-    )
-    made.before = made.step
-    return made
+    def _operation_ns(self, change: Change) -> tuple[Floats, Floats, Floats]:
+        """Lead (from ready to start), run and gap of each operation."""
+        latency, transfer = self.costs.latency_ns, self.costs.transfer_ns
+        negotiation, copies = self.costs.negotiation_ns, self.costs.copies_ns
+        lead = self._lead_ns - (1 - change.negotiation) * negotiation - (1 - change.transfer) * copies
+        run = latency * change.latency + transfer * change.transfer
+        gap = self._gap_ns * np.minimum(change.latency, 1.0)
+        gone = change.gone_of(len(run))
+        return np.where(gone, 0.0, lead), np.where(gone, 0.0, run), np.where(gone, 0.0, gap)
 
 
-def cost_of_collectives(facts: Facts) -> CollectiveCost:
-    """The line through transfer times over bytes, from the run's own collectives."""
-    table = facts.in_steps(facts.collectives)
-    table = table[(table["kind"] != "barrier") & (table["nbytes"] >= 0)]
-    if table.empty or not facts.steps.count:
-        return CollectiveCost(latency_ns=0.0, count=0.0, nbytes=0.0, spent_ns=0.0)
-    per_step = facts.steps.count * len(facts.ranks)
-    by_size = table.groupby("nbytes")["transfer_ns"].median()
-    sizes, medians = by_size.index.to_numpy(dtype=float), by_size.to_numpy(dtype=float)
-    latency = float(medians.min())
-    if len(sizes) > 2 and sizes.max() > 4 * max(sizes.min(), 1.0):  # noqa: PLR2004  a line needs some distance
-        slope, intercept = np.polyfit(sizes, medians, 1)
-        if slope > 0:
-            latency = float(np.clip(intercept, 0.0, medians.min()))
-    return CollectiveCost(
-        latency_ns=latency,
-        count=len(table) / per_step,
-        nbytes=float(table["nbytes"].sum()) / per_step,
-        spent_ns=float(table["transfer_ns"].sum()) / per_step,
-    )
+def _lags(graph: Graph) -> tuple[Floats, Floats]:
+    """What lies between an operation's start and the end of the one in front of it, and between its start and its readiness.
+
+    Where one of them held it up, the other is only known to be shorter; the usual one is taken for it.
+    """
+    operations = graph.operations
+    if not len(operations):
+        return np.empty(0), np.empty(0)
+    chained = operations.chained
+    before = operations.before
+    behind = (operations.start_ns - operations.end_ns[np.maximum(before, 0)]).astype(float)
+    lead = (operations.start_ns - operations.ready_ns).astype(float)
+    usual_gap = float(np.median(behind[chained])) if chained.any() else 0.0
+    usual_lead = float(np.median(lead[~chained])) if (~chained).any() else 0.0
+    gap = np.where(chained, behind, np.minimum(behind, usual_gap))
+    gap = np.where(before >= 0, gap, 0.0)
+    return gap, np.where(chained, np.minimum(lead, usual_lead), lead)
+
+
+def _program(graph: Graph) -> list[_Turn]:
+    """The order in which things become known: waits by their ends, before each the operations that it needs."""
+    turns: list[_Turn] = []
+    group: list[int] = []
+    in_group: set[int] = set()
+    low = high = 0
+    kinds, targets = graph.wait_kind.tolist(), graph.wait_target.tolist()
+    ranks = graph.segment_rank[graph.wait_segment].tolist()
+    group_kind = -1
+
+    def flush() -> None:
+        nonlocal low
+        if group or high > low:
+            turns.append(_Turn((low, high), np.array(group, dtype=np.int64)))
+        low = high
+        group.clear()
+        in_group.clear()
+
+    for wait, (kind, target, rank) in enumerate(zip(kinds, targets, ranks, strict=True)):
+        needs_more = kind != ON_BATCH and target >= high
+        if needs_more or rank in in_group or kind != group_kind:
+            flush()
+            if needs_more:
+                high = target + 1
+        group_kind = kind
+        group.append(wait)
+        in_group.add(rank)
+    flush()
+    return turns

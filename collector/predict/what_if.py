@@ -1,7 +1,4 @@
-"""How long a step would take if something were different.
-
-Reads changes as people write them and applies them to a replay of the run (replay.py).
-"""
+"""How long a step would take if something were different: changes as people write them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,9 +9,10 @@ import numpy as np
 
 from ...timeline.errors import UsageError
 from ...timeline.vocabulary import Category
-from ..model.facts import Facts
-from .gain import gain_of
-from .replay import Replay, replay
+from ..facts import Facts
+from .change import Change, all_of, removed
+from .overlap import overlapped
+from .straggling import find_stragglers
 
 _COMPUTE: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)))
 _MIB: Final = 1024 * 1024
@@ -59,24 +57,19 @@ def predict(facts: Facts, changes: Sequence[str]) -> Prediction:
     """
     if not facts.steps.count:
         raise UsageError("--what-if needs steps, and this trace has none")
-    if not facts.breakdown.knows_compute:
+    if facts.replay is None:
         raise UsageError("--what-if needs to know what the ranks compute, and this trace shows communication only")
-    parsed = [_parse(change, facts) for change in changes]
-    model = replay(facts)
-    for apply in parsed:
-        apply(model)
-    step_ns = float(model.before.mean())
-    gain, interval = gain_of(model.saved_ns, step_ns)
+    outcome = facts.outcome(all_of([_parse(change, facts) for change in changes]))
     return Prediction(
         change=", ".join(changes),
-        step_ns=step_ns,
-        predicted_ns=float(model.step.mean()),
-        gain=gain,
-        gain_interval=interval,
+        step_ns=facts.mean_step_ns,
+        predicted_ns=facts.mean_step_ns - outcome.mean_saved_ns,
+        gain=outcome.gain,
+        gain_interval=outcome.interval,
     )
 
 
-Change = Callable[[Replay], None]
+Maker = Callable[[Facts, str, str, int | None], Change]
 
 
 def _parse(text: str, facts: Facts) -> Change:
@@ -90,20 +83,9 @@ def _parse(text: str, facts: Facts) -> Change:
         if int(rank) not in facts.ranks:
             raise UsageError(f"--what-if {text}: this trace has ranks {list(facts.ranks)}")
         row = facts.ranks.index(int(rank))
-    makers: dict[str, Callable[[str, str, int | None], Change]] = {
-        "data": lambda *given: _of_parts((str(Category.DATA),), *given),
-        "checkpoint": lambda *given: _of_parts((str(Category.CHECKPOINT),), *given),
-        "compute": lambda *given: _of_parts(_COMPUTE, *given),
-        "straggler": _straggler,
-        "bandwidth": _bandwidth,
-        "latency": _latency,
-        "negotiation": _negotiation,
-        "fusion": _fusion,
-        "overlap": _overlap,
-    }
-    if name not in makers or (row is not None and name not in {"data", "compute", "checkpoint"}):
+    if name not in _MAKERS or (row is not None and name not in {"data", "compute", "checkpoint"}):
         raise UsageError(f"--what-if {text}: write it as one of {', '.join(FORMS)}")
-    return makers[name](text, value, row)
+    return _MAKERS[name](facts, text, value, row)
 
 
 def _factor(text: str, value: str) -> float:
@@ -114,67 +96,81 @@ def _factor(text: str, value: str) -> float:
     return float(match[1]) / (100 if match[2] == "%" else 1)
 
 
-def _of_parts(parts: Sequence[str], text: str, value: str, row: int | None) -> Change:
+def _of_parts(parts: Sequence[str]) -> Maker:
     """Parts of the own work become so many times as long, or as long as the median rank's."""
-    factor = None if value == "median" else _factor(text, value)
 
-    def apply(model: Replay) -> None:
-        if factor is not None:
-            model.scale_work(parts, factor, row)
-            return
+    def make(facts: Facts, text: str, value: str, row: int | None) -> Change:
+        factor = None if value == "median" else _factor(text, value)
+        work: dict[str, np.ndarray] = {}
         for part in parts:
-            times = model.work.get(part)
-            if times is not None:
-                rows = slice(None) if row is None else slice(row, row + 1)
+            times = facts.part(part).astype(float)
+            rows = slice(None) if row is None else slice(row, row + 1)
+            work[part] = np.ones(times.shape)
+            if factor is not None:
+                work[part][rows] = factor
+            else:
                 others = times if row is None or len(times) == 1 else np.delete(times, row, axis=0)
-                times[rows] = np.minimum(times[rows], np.median(others, axis=0))
+                work[part][rows] = removed(times[rows], times[rows] - np.median(others, axis=0))
+        data = str(Category.DATA)
+        loading = work.get(data, 1.0)
+        return Change(work=work, loading=loading)
 
-    return apply
+    return make
 
 
-def _straggler(text: str, value: str, _: int | None) -> Change:
+def _straggler(facts: Facts, text: str, value: str, _: int | None) -> Change:
     if value != "none":
         raise UsageError(f"--what-if {text}: write straggler=none")
-    return Replay.remove_stragglers
+    found = find_stragglers(facts)
+    return Change() if found is None else found[1]
 
 
-def _bandwidth(text: str, value: str, _: int | None) -> Change:
+def _bandwidth(_: Facts, text: str, value: str, _row: int | None) -> Change:
     factor = _factor(text, value)
     if factor <= 0:
         raise UsageError(f"--what-if {text}: the bandwidth has to be more than 0")
-    return lambda model: model.scale_transfer(1 / factor)
+    return Change(transfer=1 / factor)
 
 
-def _latency(text: str, value: str, _: int | None) -> Change:
-    factor = _factor(text, value)
-    return lambda model: model.scale_latency(factor)
+def _latency(_: Facts, text: str, value: str, _row: int | None) -> Change:
+    return Change(latency=_factor(text, value))
 
 
-def _negotiation(text: str, value: str, _: int | None) -> Change:
-    factor = _factor(text, value)
-    return lambda model: model.scale_negotiation(factor)
+def _negotiation(_: Facts, text: str, value: str, _row: int | None) -> Change:
+    return Change(negotiation=_factor(text, value))
 
 
-def _fusion(text: str, value: str, _: int | None) -> Change:
+def _fusion(facts: Facts, text: str, value: str, _: int | None) -> Change:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?b?)", value)
     unit = None if match is None else _UNITS.get(match[2] if match[2].endswith("b") or not match[2] else match[2] + "b")
     if match is None or unit is None or not float(match[1]):
         raise UsageError(f"--what-if {text}: a size is needed, as 16MB")
     nbytes = float(match[1]) * unit
-
-    def apply(model: Replay) -> None:
-        # As few collectives as carry the bytes of a step; never more than there are.
-        needed = max(1.0, np.ceil(model.cost.nbytes / nbytes))
-        if model.cost.count > needed:
-            model.scale_latency(needed / model.cost.count)
-
-    return apply
+    # As few collectives as carry the bytes of a step; never more than there are.
+    table = facts.in_steps(facts.collectives)
+    per_step = max(facts.steps.count * len(facts.ranks), 1)
+    count, carried = len(table) / per_step, float(table["nbytes"].clip(lower=0).sum()) / per_step
+    needed = max(1.0, float(np.ceil(carried / nbytes)))
+    return Change(latency=min(1.0, needed / count)) if count else Change()
 
 
-def _overlap(text: str, value: str, _: int | None) -> Change:
+def _overlap(facts: Facts, text: str, value: str, _: int | None) -> Change:
     if value != "perfect":
         raise UsageError(f"--what-if {text}: write overlap=perfect")
-    return Replay.overlap_perfectly
+    return overlapped(facts).change
+
+
+_MAKERS: Final[dict[str, Maker]] = {
+    "data": _of_parts((str(Category.DATA),)),
+    "checkpoint": _of_parts((str(Category.CHECKPOINT),)),
+    "compute": _of_parts(_COMPUTE),
+    "straggler": _straggler,
+    "bandwidth": _bandwidth,
+    "latency": _latency,
+    "negotiation": _negotiation,
+    "fusion": _fusion,
+    "overlap": _overlap,
+}
 
 
 def describe(prediction: Prediction) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..analysis import Analysis
 from ..findings import Finding
 from ..model.words import milliseconds
 from . import figures
+from .device import device_tables
 from .figures import PLOT_CONFIG
 from .summary import Summary, title_of
 
@@ -68,6 +69,7 @@ def to_html(summary: Summary, analysis: Analysis) -> str:
         _scaling(summary),
         _parts(summary),
         _blame(summary),
+        *(table.to_html(_text) for table in device_tables(summary.device)),
         _findings(summary),
         *(f'<h2>{_text(title)}</h2><div id="{name}"></div>' for title, name in shown),
         _notes(summary),

@@ -5,6 +5,7 @@ from typing import Final
 
 from ...timeline.commands import clean
 from ..model.words import milliseconds
+from .device import device_tables
 from .summary import Summary, describe_steps, title_of
 
 #: Rows that are listed.
@@ -22,7 +23,7 @@ def escape(text: str) -> str:
 
 def to_markdown(summary: Summary) -> str:
     """The verdict, the plan, the parts of the step, the findings and what was predicted."""
-    blocks = (_condition, _verdict, _plan, _steps, _blame, _predictions, _scaling, _findings, _notes)
+    blocks = (_condition, _verdict, _plan, _steps, _device, _blame, _predictions, _scaling, _findings, _notes)
     return "\n\n".join("\n".join(lines) for block in blocks if (lines := list(block(summary)))) + "\n"
 
 
@@ -55,6 +56,11 @@ def _steps(summary: Summary) -> Iterator[str]:
     for part in summary.shown_parts:
         times = f"{milliseconds(part.mean_ns)} | {part.share:.1%} | {milliseconds(part.median_ns)}"
         yield f"| {escape(part.label)} | {times} |"
+
+
+def _device(summary: Summary) -> Iterator[str]:
+    for table in device_tables(summary.device):
+        yield from table.to_markdown(escape)
 
 
 def _blame(summary: Summary) -> Iterator[str]:

@@ -13,6 +13,7 @@ from ..compare.scaling import describe_scaling
 from ..findings import Finding
 from ..model.step_times import Row
 from ..predict.what_if import describe
+from .device import device_record
 from .summary import Summary, summarize
 
 SCHEMA: Final = "tlkit.report/1"
@@ -45,6 +46,7 @@ def to_report(summary: Summary) -> dict[str, Any]:
         "findings": [_finding(finding, full=True) for finding in summary.findings],
         "blame": _blame(summary),
         "plan": [{**_finding(step.finding, full=False), "step_ns": round(step.step_ns)} for step in summary.plan],
+        "device": device_record(summary.device),
         "notes": list(summary.notes),
         "what_if": [describe(prediction) for prediction in summary.predictions],
     }

@@ -18,6 +18,7 @@ from ..compare.scaling import Scaling, describe_limits
 from ..findings import Finding
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.condition import Condition
+from ..model.device import Device
 from ..model.step_times import StepTimes, describe_skew, mean_step, median_step, median_step_of_rank, step_times
 from ..model.words import milliseconds
 from ..predict.what_if import Prediction
@@ -167,6 +168,8 @@ class Summary:
     scaling: Scaling | None = None
     blame: tuple[BlameRow, ...] = ()
     """Where the step goes: largest share first; shares sum to 1."""
+    device: Device | None = None
+    """None where the trace shows none."""
     plan: tuple[PlanStep, ...] = ()
     """In the order in which to change things."""
 
@@ -226,10 +229,34 @@ def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled
         is_classed=len(collectives) > MAX_COLLECTIVES,
         verdict=analysis.verdict,
         findings=analysis.findings,
+        device=analysis.device,
         notes=tuple(note for note in notes if note is not None),
         condition=analysis.condition,
         predictions=tuple(predictions),
         scaling=scaled,
+        blame=_blame(analysis),
+        plan=tuple(PlanStep(finding=step.finding, step_ns=step.step_ns) for step in analysis.plan),
+    )
+
+
+def _blame(analysis: Analysis) -> tuple[BlameRow, ...]:
+    """The rows of blame over all steps, largest first."""
+    if analysis.blame.empty:
+        return ()
+    keys = ["rank", "track", "category", "name", "why"]
+    table = analysis.blame.groupby(keys)["ns"].sum().sort_values(ascending=False, kind="stable").reset_index()
+    total, steps = max(float(table["ns"].sum()), 1.0), max(analysis.facts.steps.count, 1)
+    return tuple(
+        BlameRow(
+            rank=int(row["rank"]),
+            track=str(row["track"]),
+            category=str(row["category"]),
+            name=str(row["name"]),
+            why=str(row["why"]),
+            mean_ns=float(row["ns"]) / steps,
+            share=float(row["ns"]) / total,
+        )
+        for row in table.to_dict("records")
     )
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from ...timeline.commands import clean
 from ..findings import Finding
 from ..model.words import milliseconds
+from .device import device_tables
 from .summary import RANK_PARTS, Part, Summary, title_of
 
 _CLASS_STYLE: Final = {"healthy": "green", "unknown": "yellow"}
@@ -34,6 +35,7 @@ def render(summary: Summary, console: Console) -> None:
         _predictions(summary),
         _scaling(summary),
         _anatomy(summary),
+        *(table.to_terminal() for table in device_tables(summary.device)),
         _blame(summary),
         _ranks(summary),
         _path(summary),

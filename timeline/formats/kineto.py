@@ -8,7 +8,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +30,7 @@ from ..trace import (
 )
 from ..vocabulary import Category
 from .base import Progress, count_up
+from .kineto_launches import BACKWARD, assemble_launches, find_launches, inside, is_loop, launched_by_backward
 from .kineto_tables import (
     CATEGORIES,
     HOST_COLLECTIVE,
@@ -38,6 +38,7 @@ from .kineto_tables import (
     RankEvents,
     among,
     make_collectives,
+    make_launches,
     make_spans,
     make_steps,
     matching,
@@ -57,9 +58,12 @@ _DEVICE: Final = {
 }
 _MEMORY: Final = {"gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 _RUNTIME: Final = {"cuda_runtime", "cuda_driver", "runtime", "mtia_runtime", "hip_runtime", "privateuse1_runtime"}
+#: A file with less of the operators that were numbered was filtered; with fewer than so many nobody can say.
+FILTERED_RATIO: Final = 0.2
+MIN_NUMBERED: Final = 100
 _LEFT_OUT: Final = {"trace"}
 
-_INTEGERS: Final = ("correlation", "In msg nelems", "Group size", "bytes")
+_INTEGERS: Final = ("correlation", "External id", "In msg nelems", "Group size", "bytes")
 _TEXTS: Final = ("stream", "device", "Collective name", "dtype", "Process Group Name", "name")
 
 _RANK_IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
@@ -67,7 +71,6 @@ _NCCL: Final = re.compile(r"nccl|rccl|oneccl|mscclpp", re.IGNORECASE)
 _DATA: Final = re.compile(r"^enumerate\(DataLoader\)|^DataLoader|dataloader.*__next__", re.IGNORECASE)
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#|^## optimizer ##$|^Optimizer\.zero_grad#")
 _REDUCER: Final = re.compile(r"distributed\.ddp\.reducer::|distributed::reducer::")
-_BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function|^## backward ##$")
 
 
 def sniff(head: bytes) -> bool:
@@ -123,14 +126,6 @@ def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) and abs(value) < 2**62 else default
 
 
-def _inside(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Which times lie in one of the intervals, which may overlap."""
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order]) if len(ends) else ends
-    position = np.searchsorted(starts, times, side="right") - 1
-    return (position >= 0) & (times < ends[np.maximum(position, 0)]) if len(starts) else np.zeros(len(times), bool)
-
-
 def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvents:
     metadata = _metadata(events)
     rank, size = _rank_and_size(source, metadata, fallback_rank)
@@ -148,9 +143,10 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     ends = starts + events.duration[rows]
     threads = events.thread[rows].astype(np.int64) << 32 | events.process[rows]
 
-    launched = _launch_times(events, rows, is_device, among(categories, _RUNTIME)[category], starts)
+    is_python = among(categories, {"python_function"})[category]
+    launched = find_launches(events, rows, is_device, among(categories, _RUNTIME)[category], starts)
     numbers = np.full(len(rows), NUMBER[Category.OTHER], np.int8)
-    is_backward = matching(names, _BACKWARD)[name] & ~is_device
+    is_backward = matching(names, BACKWARD)[name] & ~is_device & ~is_python
     is_optimizer = matching(names, _OPTIMIZER)[name] & ~is_device
     is_data = matching(names, _DATA)[name] & ~is_device
     is_host_collective = matching(names, HOST_COLLECTIVE)[name] & ~is_device
@@ -172,13 +168,11 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
         # Work on the device belongs to what the host was about when it handed it out.
         told = is_device & (launched.times >= 0)
         numbers[told] = NUMBER[Category.FORWARD]
-        by_backward = np.zeros(len(rows), bool)
-        for thread in np.unique(threads[is_backward]):
-            of_thread = told & (launched.threads == thread)
-            mine = is_backward & (threads == thread)
-            by_backward[of_thread] = _inside(launched.times[of_thread], starts[mine], ends[mine])
+        by_backward = launched_by_backward(
+            launched, is_backward, starts, ends, threads, is_loop(names)[name] & ~is_device
+        )
         numbers[by_backward] = NUMBER[Category.BACKWARD]
-        in_optimizer = told & _inside(launched.times, starts[is_optimizer], ends[is_optimizer])
+        in_optimizer = told & inside(launched.times, starts[is_optimizer], ends[is_optimizer])
         numbers[in_optimizer & ~by_backward] = NUMBER[Category.OPTIMIZER]
         to_device = matching(names, re.compile(r"HtoD|Host -> Device", re.IGNORECASE))[name] & is_memory
         numbers[to_device] = NUMBER[Category.H2D]
@@ -193,8 +187,7 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
         is_device=is_device,
         is_communication=is_communication,
         category=numbers,
-        launched_ns=launched.times,
-        launched_on=launched.threads,
+        launches=launched,
     )
 
 
@@ -203,34 +196,8 @@ def _on_same_thread(threads: np.ndarray, starts: np.ndarray, chosen: np.ndarray,
     result = np.zeros(len(threads), bool)
     for thread in np.unique(threads[chosen]):
         mine = threads == thread
-        result[mine] = _inside(starts[mine], starts[mine & chosen], ends[mine & chosen])
+        result[mine] = inside(starts[mine], starts[mine & chosen], ends[mine & chosen])
     return result
-
-
-@dataclass(slots=True)
-class _Launches:
-    times: np.ndarray
-    threads: np.ndarray
-
-
-def _launch_times(
-    events: Events, rows: np.ndarray, is_device: np.ndarray, is_runtime: np.ndarray, starts: np.ndarray
-) -> _Launches:
-    """When, and on which thread, the host handed out each span of a device; -1 where that is not told."""
-    correlation = events.dense("correlation")[rows]
-    times = np.full(len(rows), -1, np.int64)
-    threads = np.full(len(rows), -1, np.int64)
-    callers = np.flatnonzero(is_runtime & (correlation > 0))
-    if len(callers):
-        callers = callers[np.argsort(correlation[callers], kind="stable")]
-        keys = correlation[callers]
-        device = np.flatnonzero(is_device & (correlation > 0))
-        position = np.minimum(np.searchsorted(keys, correlation[device]), len(keys) - 1)
-        found = keys[position] == correlation[device]
-        caller = callers[position[found]]
-        times[device[found]] = starts[caller]
-        threads[device[found]] = events.thread[rows[caller]].astype(np.int64) << 32 | events.process[rows[caller]]
-    return _Launches(times, threads)
 
 
 def read(sources: Sequence[Source], progress: Progress) -> Trace:
@@ -283,6 +250,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         arrivals=arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True),
         steps=make_steps(ranks, origin_ns),
         counters=TableBuilder(COUNTER_COLUMNS).finish(),
+        launches=assemble_launches(make_launches(ranks, origin_ns)),
         raw_args=FileArgs.of_events((item.source, item.events, item.rows) for item in ranks),
     )
 
@@ -296,6 +264,21 @@ def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int) ->
             "no communication was found though the job has several ranks: its kernels may have names that are not known "
             "(they are known by `nccl` or `rccl` in the name)"
         )
+    kept = min(map(_kept_ratio, ranks))
+    if kept < FILTERED_RATIO:
+        notes.append(
+            f"this file holds {kept:.0%} of the operators that the profiler numbered: it was filtered or sampled, and kernels "
+            "are missing where the device seems idle"
+        )
     if not any(item.size for item in ranks):
         notes.append("no distributedInfo: ranks are taken from file names, the number of ranks is a guess")
     return notes
+
+
+def _kept_ratio(item: RankEvents) -> float:
+    """Share of the operators numbered by the profiler that the file holds: it numbers them one by one."""
+    events = item.events
+    is_operator = among(events.texts["category"], {"cpu_op"})[events.category[item.rows]]
+    numbers = np.unique(events.dense("External id")[item.rows[is_operator]])
+    numbers = numbers[numbers > 0]
+    return len(numbers) / int(numbers[-1] - numbers[0] + 1) if len(numbers) >= MIN_NUMBERED else 1.0

@@ -14,8 +14,12 @@ from ..source import Source
 from ..trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
 from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
 from .kineto_callers import Asked, find_callers
+from .kineto_launches import Launches, launches_of
 
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+#: What vLLM and SGLang write around a batch; with fewer than MIN_BATCHES whole ones they are no steps.
+_BATCHES: Final = (re.compile(r"^execute_"), re.compile(r"^step\["))
+MIN_BATCHES: Final = 3
 HOST_COLLECTIVE: Final = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(.*)")
 
 #: Element types as Kineto names them.
@@ -66,10 +70,7 @@ class RankEvents:
     is_communication: np.ndarray
     category: np.ndarray
     """Of `rows`, as numbers of `CATEGORIES`."""
-    launched_ns: np.ndarray
-    """Of `rows`: when the host handed out a device's work; -1 if unknown."""
-    launched_on: np.ndarray
-    """Of `rows`: the thread that did, as its number and its process's; -1 if unknown."""
+    launches: Launches
 
 
 CATEGORIES: Final = tuple(str(category) for category in Category)
@@ -143,30 +144,72 @@ def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
     return assemble(SPAN_COLUMNS, parts)
 
 
+def make_launches(ranks: Sequence[RankEvents], origin_ns: int) -> list[dict[str, Any]]:
+    """How the spans of devices were launched, by file."""
+    return [
+        launches_of(
+            item.rank, item.events, item.rows, item.launches, item.is_device, _lanes(item), item.base_ns - origin_ns
+        )
+        for item in ranks
+        if item.is_device.any()
+    ]
+
+
 def make_steps(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
-    """The profiler's steps, as the host marked them."""
+    """The profiler's steps, as the host marked them; without them the batches of an inference server."""
     parts: list[dict[str, Any]] = []
     for item in ranks:
-        events, rows = item.events, item.rows[~item.is_device]
-        number_of = {}
-        for number, name in enumerate(events.texts["name"]):
-            match = _STEP.search(name)
-            if match and len(match[1]) < 18:  # noqa: PLR2004  fits into 64 bits
-                number_of[number] = int(match[1])
-        categories = events.texts["category"]
-        on_device = among(categories, {"gpu_user_annotation"})[events.category[rows]]
-        chosen = rows[np.isin(events.name[rows], list(number_of)) & ~on_device]
-        chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
-        start = events.start[chosen] + (item.base_ns - origin_ns)
+        shift = item.base_ns - origin_ns
+        rows, numbers = _profiler_steps(item)
+        starts = item.events.start[rows]
+        ends = starts + item.events.duration[rows]
+        if not len(rows):
+            starts, ends = _batches(item)
+            numbers = np.arange(len(starts))
         parts.append(
             {
-                "rank": np.full(len(chosen), item.rank, np.int32),
-                "step": np.array([number_of[number] for number in events.name[chosen].tolist()], np.int64),
-                "start_ns": start,
-                "end_ns": start + events.duration[chosen],
+                "rank": np.full(len(starts), item.rank, np.int32),
+                "step": numbers,
+                "start_ns": starts + shift,
+                "end_ns": ends + shift,
             }
         )
     return assemble(STEP_COLUMNS, parts)
+
+
+def _annotations(item: RankEvents) -> np.ndarray:
+    """The host's spans without those that the profiler repeats on the device, and without frames of Python."""
+    rows = item.rows[~item.is_device]
+    left_out = among(item.events.texts["category"], {"gpu_user_annotation", "python_function"})
+    chosen: np.ndarray = rows[~left_out[item.events.category[rows]]]
+    return chosen
+
+
+def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
+    """Spans of ProfilerStep#N and their numbers, by time."""
+    events, rows = item.events, _annotations(item)
+    number_of = {}
+    for number, name in enumerate(events.texts["name"]):
+        match = _STEP.search(name)
+        if match and len(match[1]) < 18:  # noqa: PLR2004  fits into 64 bits
+            number_of[number] = int(match[1])
+    chosen = rows[np.isin(events.name[rows], list(number_of))]
+    chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
+    return chosen, np.array([number_of[number] for number in events.name[chosen].tolist()], np.int64)
+
+
+def _batches(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
+    """Batches as steps: each from its annotation to the next one's, since the device runs behind the host.
+
+    One or two annotations tell nothing of a rhythm: such a recording has no steps.
+    """
+    events, rows = item.events, _annotations(item)
+    for pattern in _BATCHES:
+        chosen = rows[matching(events.texts["name"], pattern)[events.name[rows]]]
+        starts = np.sort(events.start[chosen])
+        if len(starts) > MIN_BATCHES:
+            return starts[:-1], starts[1:]
+    return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
@@ -196,7 +239,7 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
         for group in np.unique(process_set):
             mine = process_set == group
             seq[mine] = np.arange(int(mine.sum()))
-        launched = item.launched_ns[chosen]
+        launched = item.launches.times[chosen]
         shift = item.base_ns - origin_ns
         algorithms = [
             "nccl" if on_device else name.partition(":")[0]
@@ -230,10 +273,10 @@ def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> list
     """Who asked for each collective: a device's by its launch; the host's own run on threads of their own."""
     events, host = item.events, item.rows[~item.is_device]
     threads = events.thread[host].astype(np.int64) << 32 | events.process[host]
-    launched = item.launched_ns[chosen]
+    launched = item.launches.times[chosen]
     asked = Asked(
         np.where(launched >= 0, launched, events.start[item.rows[chosen]]),
-        np.where(launched >= 0, item.launched_on[chosen], -1),
+        np.where(launched >= 0, item.launches.threads[chosen], -1),
     )
     return find_callers(events, host, threads, asked, kinds)
 
@@ -246,7 +289,7 @@ def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[s
     calls = calls[np.argsort(events.start[calls], kind="stable")]
     if not len(calls):
         return list(names)
-    launched = item.launched_ns[chosen]
+    launched = item.launches.times[chosen]
     position = np.searchsorted(events.start[calls], launched, side="right") - 1
     call = calls[np.maximum(position, 0)]
     told = (position >= 0) & (launched < events.start[call] + events.duration[call])

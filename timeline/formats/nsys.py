@@ -28,15 +28,18 @@ from ..trace import (
 from ..vocabulary import NEGOTIATE_PREFIX, OPTIMIZER_STEP, STEP, SYNCHRONIZE, Category, LaneKind
 from .base import Progress
 from .kineto_tables import kind_of
-from .nsys_database import PID_SHIFT, Database, Export, Spans, lane_of, opened, thread_names, whole
+from .nsys_database import PID_SHIFT, Call, Database, Export, Spans, lane_of, opened, thread_names, whole
 from .nsys_ranges import CAPITALS, PHASES, range_of_ours
-from .nsys_tables import columns_of, make_collectives, ranks_of
+from .nsys_tables import columns_of, make_collectives, make_launches, ranks_of
 
 NAME: Final = "nsys"
 
 _MAGIC: Final = b"SQLite format 3\0"
 _NCCL: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 _STEP: Final = re.compile(rf"^(?:ProfilerStep\s*#|step[ _#]?|iteration[ _#]?|{STEP}\D?)(\d*)$", re.IGNORECASE)
+
+#: What torch's emit_nvtx puts behind the name of an operator.
+_NUMBERED: Final = re.compile(r", (?:op_id|seq|sizes|input_op_ids) = .*$", re.DOTALL)
 
 _HOST_TO_DEVICE: Final = 1
 _PUSH_POP, _START_END, _MARK = 59, 60, 34
@@ -81,8 +84,12 @@ def _read_runtime(database: Database, export: Export, strings: dict[int, str], t
         ends = np.where(ends < starts, starts, ends)
         process = _process_of(tids)
         if table == "CUPTI_ACTIVITY_KIND_RUNTIME":
+            calls = [
+                Call(begin, finish - begin, lane_of(threads, number))
+                for begin, finish, number in zip(starts.tolist(), ends.tolist(), tids.tolist(), strict=True)
+            ]
             keys = zip(process.tolist(), whole(correlation).tolist(), strict=True)
-            export.launches.update(zip(keys, starts.tolist(), strict=True))
+            export.launches.update(zip(keys, calls, strict=True))
         export.events += len(start)
         count = len(start)
         export.spans.append(
@@ -114,7 +121,7 @@ def _read_nvtx(database: Database, export: Export, strings: dict[int, str], thre
         export.source.dropped["unclosed_begin"] += unfinished
     if not rows:
         return
-    names = [text[row] if text[row] is not None else strings.get(text_id[row], "") for row in rows]
+    names = [_NUMBERED.sub("", text[row] if text[row] is not None else strings.get(text_id[row], "")) for row in rows]
     starts, ends = whole([start[row] for row in rows]), whole([end[row] for row in rows])
     tids = whole([thread[row] for row in rows])
     process = _process_of(tids)
@@ -204,9 +211,11 @@ def _read_device(database: Database, export: Export, strings: dict[int, str]) ->
         export.events += len(start)
         starts, ends = whole(start), whole(end)
         ends = np.where(ends < starts, starts, ends)
-        pids, streams = whole(process), whole(stream)
-        keys = list(zip(pids.tolist(), whole(correlation).tolist(), strict=True))
-        launched = whole([export.launches.get(key) for key in keys])
+        pids, streams = whole(process, _only_process(export)), whole(stream)
+        correlations = whole(correlation)
+        calls = [export.launches.get(key) for key in zip(pids.tolist(), correlations.tolist(), strict=True)]
+        launched = whole([None if call is None else call.start for call in calls])
+        export.launched += zip(pids.tolist(), starts.tolist(), calls, correlations.tolist(), strict=True)
         for pid, number in zip(pids.tolist(), whole(device, 0).tolist(), strict=True):
             export.device_of.setdefault(pid, number)
         if table == "KERNEL":
@@ -240,6 +249,12 @@ def _read_device(database: Database, export: Export, strings: dict[int, str]) ->
             for row, nccl in enumerate(is_nccl)
             if nccl
         ]
+
+
+def _only_process(export: Export) -> int:
+    """Whose device's work is where the table does not say: that of the only process that called the device."""
+    processes = {process for process, _ in export.launches}
+    return processes.pop() if len(processes) == 1 else -1
 
 
 Phases = dict[int, tuple[np.ndarray, np.ndarray, list[Category]]]
@@ -349,4 +364,5 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         arrivals=arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True),
         steps=table,
         counters=counters.finish(),
+        launches=make_launches(exports, ranks, {key: moved - origin for key, moved in shift.items()}),
     )

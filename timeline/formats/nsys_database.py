@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,14 @@ class Spans:
     categories: list[Category]
 
 
+class Call(NamedTuple):
+    """A call of the host that launches something."""
+
+    start: int
+    duration: int
+    lane: str
+
+
 @dataclass(slots=True)
 class Export:
     """What was read of one file."""
@@ -39,8 +47,10 @@ class Export:
     source: Source
     epoch_ns: int
     spans: list[Spans] = field(default_factory=list)
-    launches: dict[tuple[int, int], int] = field(default_factory=dict)
-    """When the host launched a device's work, by globalPid and correlation."""
+    launches: dict[tuple[int, int], Call] = field(default_factory=dict)
+    """The calls that launched a device's work, by globalPid and correlation."""
+    launched: list[tuple[int, int, Call | None, int]] = field(default_factory=list)
+    """Of each activity of a device globalPid, start, call and correlation."""
     steps: list[tuple[int, int, int, int]] = field(default_factory=list)
     """globalPid, number, start, end."""
     collectives: list[tuple[int, str, int, int, int, int]] = field(default_factory=list)

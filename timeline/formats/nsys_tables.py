@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from ..columns import TableBuilder
-from ..trace import COLLECTIVE_COLUMNS
+from ..trace import COLLECTIVE_COLUMNS, LAUNCH_COLUMNS
 from ..vocabulary import LaneKind
-from .nsys_database import Export, Spans
+from .nsys_database import Call, Export, Spans
 
 _RANK_IN_NAME: Final = re.compile(r"(?:rank[-_.]?|rep\.)(\d+)", re.IGNORECASE)
 
@@ -53,6 +53,24 @@ def columns_of(spans: Spans, export: Export, ranks: dict[tuple[int, int], int], 
         "dur_ns": (spans.end - spans.start)[kept],
         "args_row": np.full(len(kept), -1, np.int64),
     }
+
+
+def make_launches(
+    exports: Sequence[Export], ranks: dict[tuple[int, int], int], shift_ns: dict[int, int]
+) -> pd.DataFrame:
+    """How each activity of a device was launched, by rank and time; nothing where no call is known."""
+    rows = []
+    for export in exports:
+        moved = shift_ns[id(export)]
+        for pid, start, call, correlation in export.launched:
+            rank = ranks.get((id(export), pid), -1)
+            if rank >= 0 and export.launches:
+                known = call or Call(-1 - moved, 0, "")
+                rows.append((rank, start + moved, known.lane, known.start + moved, known.duration, correlation))
+    builder = TableBuilder(LAUNCH_COLUMNS)
+    for row in sorted(rows):
+        builder.add(*row)
+    return builder.finish()
 
 
 def make_collectives(rows: list[tuple[int, str, int, int, int, int]]) -> pd.DataFrame:

@@ -180,6 +180,7 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> T
         known_categories=frozenset(Category),
         runtime="torch" if any(header.runtime == "torch" for header in headers) else "horovod",
         hosts={header.rank: header.host for header in headers},
+        local_ranks={header.rank: header.local_rank for header in headers},
         run_id=headers[0].run_id,
         largest_gradient=next((shard.largest_gradient for shard in shards if shard.largest_gradient), None),
         notes=tuple(notes),

@@ -39,6 +39,7 @@ class Header:
     rank: int = 0
     size: int = 0
     host: str = ""
+    local_rank: int = 0
     runtime: str = ""
     origin_unix_ns: int = 0
     offset_ns: int = 0
@@ -59,6 +60,7 @@ def header_of(args: dict[str, Any]) -> Header:
         rank=integer(args.get("rank"), 0),
         size=integer(args.get("size"), 0),
         host=str(args.get("host", "")),
+        local_rank=integer(args.get("local_rank"), 0),
         runtime=str(args.get("runtime", "")),
         origin_unix_ns=integer(clock.get("origin_unix_ns"), 0),
         offset_ns=integer(clock.get("offset_ns"), 0),

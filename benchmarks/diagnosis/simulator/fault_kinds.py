@@ -14,7 +14,7 @@ from .plan import Plan
 _ANY: Final = (ALWAYS, ALWAYS, EVERY, WINDOW, GROWING, IN_TURN, BURSTS)
 _LASTING: Final = (ALWAYS, ALWAYS, WINDOW, GROWING)
 #: Causes that say when, where a fault comes and goes on all ranks.
-_IN_TIME: Final = ("periodic-stalls", "outlier-steps", "slowing-down", "stalls")
+_IN_TIME: Final = ("periodic-stalls", "outlier-steps", "slowing-down", "slow-stretch")
 
 
 def _more_of(item: str) -> PlanChange:
@@ -242,7 +242,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         spoil_plan=_more_of("validation"), patterns=(EVERY,),
     ),
     "garbage": _straggling(
-        causes=("garbage-collection",), causes_everywhere=("periodic-stalls",),
+        causes=("garbage-collection", "garbage-collection-on-one-rank"), causes_everywhere=("periodic-stalls",),
         spoil_plan=_more_of("garbage"), patterns=(EVERY, BURSTS, ALWAYS),
     ),
     "starved": _straggling(
@@ -258,10 +258,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         spoil_job=lambda job, _: replace(job, threshold_nbytes=0), max_share=0.6,
     ),
     "slow-link": _communication(
-        causes=("slow-link", "bandwidth-bound", "exposed-communication"), spoil_job=_slow_wire,
+        causes=("slow-link", "bandwidth-bound", "exposed-communication", "wrong-backend"), spoil_job=_slow_wire,
     ),
     "high-latency": _communication(
-        causes=("slow-link", "high-latency", "many-small-collectives", "exposed-communication"),
+        causes=("slow-link", "high-latency", "many-small-collectives", "exposed-communication", "wrong-backend"),
         spoil_job=lambda job, fault: replace(job, latency_ns=job.latency_ns + int(fault.amount_ns(job))),
     ),
     "slow-negotiation": _communication(
@@ -284,14 +284,14 @@ KINDS: Final[Mapping[str, Kind]] = {
         prepare=_much_to_overlap, spoil_job=lambda job, _: replace(job, overlaps=False), max_share=0.4,
     ),
     "metrics": _communication(
-        causes=("blocking-collectives", "blocking-allreduce", "many-small-collectives"),
+        causes=("blocking-calls", "many-small-collectives"),
         prepare=_costly_calls, spoil_job=_metrics, max_share=0.5,
     ),
     "object-broadcast": _communication(
-        causes=("blocking-collectives", "object-broadcast", "blocking-broadcast"), spoil_job=_object,
+        causes=("object-collectives",), spoil_job=_object,
     ),
     "barriers": _communication(
-        causes=("blocking-collectives", "barriers", "many-small-collectives"),
+        causes=("barriers", "many-small-collectives"),
         prepare=_costly_calls, spoil_job=_barriers, max_share=0.5,
     ),
     "slow-gpu": Kind(

@@ -82,6 +82,15 @@ def _lines(form: ShardFormat, recorded: RankRecording, shift_ns: int, workers: i
     return lines
 
 
+def _caller(name: str) -> dict[str, object]:
+    """Who called for a tensor, as the runtime writes it down."""
+    callers = {"metric": "user", "object": "object", "barrier": "barrier"}
+    caller = next((callers[word] for word in name.split(".")[:2] if word in callers), None)
+    if caller is None:
+        return {"caller": "gradient", "blocking": 0}
+    return {"caller": caller, "blocking": 1, "where": "train.py:81"}
+
+
 def _collective(form: ShardFormat, executed: Executed, shift_ns: int, number: int) -> list[str]:
     """The spans of one collective, and the lives of its tensors."""
     shift_us = (shift_ns - form._origin_ns) / 1e3  # noqa: SLF001  times in args are on the axis of `ts`
@@ -96,6 +105,7 @@ def _collective(form: ShardFormat, executed: Executed, shift_ns: int, number: in
         "tensors": len(executed.carried),
         "algorithm": "gloo",
     }
+    args |= _caller(executed.carried[0].tensor.name)
     if executed.kind == "allreduce":
         args["op"] = "average"
     args["submitted"] = round(max(carried.submitted_ns for carried in executed.carried) / 1e3 + shift_us, 3)

@@ -59,7 +59,7 @@ def views(analysis: Analysis, summary: Summary) -> dict[str, str]:
 def test_four_views_of_one_analysis_show_the_same_numbers() -> None:
     """Steps, parts, findings, predictions, scaling and notes."""
     pytest.importorskip("plotly")
-    analysis = analyze(make_trace(jittered(changed(2, 40, [1], every=3, forward=200))))
+    analysis = analyze(make_trace(jittered(changed(2, 40, [1], every=3, forward=230))))
     alone = analyze(make_trace([[list(parts) for parts in uniform(1, 40, {"forward": 60, "backward": 120})[0]]]))
     summary = summarize(analysis, [predict(analysis.facts, ["straggler=none"])], scaling(analysis, alone))
     report = json.loads(json.dumps(to_report(summary)))

@@ -1,0 +1,135 @@
+"""What the rules look at: one object that holds the measured facts of a run, ready to reason with."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from ..timeline.trace import Trace
+from .model.breakdown import IDLE, Breakdown
+from .model.cpu_time import CpuTime
+from .model.device import Device, find_device
+from .model.graph import ON_OPERATION, Graph
+from .model.steps import Steps
+from .predict.change import Change, removed
+from .predict.gain import gain_of
+from .predict.replay import Replay
+
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+Row = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a change would do to the steps."""
+
+    change: Change
+    saved_ns: Row
+    """How much shorter each step of the job becomes: float[step]."""
+    gain: float
+    """Share of the mean step that goes."""
+    interval: tuple[float, float]
+    """95 %, by bootstrap over blocks of steps."""
+
+    @property
+    def mean_saved_ns(self) -> float:
+        """Of a step."""
+        return float(self.saved_ns.mean()) if len(self.saved_ns) else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A run, measured.  Gains come from `outcome`, which replays the run with a change."""
+
+    trace: Trace
+    steps: Steps
+    breakdown: Breakdown
+    collectives: pd.DataFrame
+    """With wait and transfer (bandwidth.split_collectives), all steps."""
+    cpu: CpuTime
+    contention_ns: Matrix
+    """How much longer backward takes because communication has its cores (contention.py): float[rank, step]."""
+    graph: Graph | None
+    """None where the trace does not say what the ranks compute, or has no steps."""
+    replay: Replay | None
+    is_aligned: bool
+    """Whether moments of different ranks can be compared."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Recording ranks, in the order of the rows."""
+        return self.breakdown.ranks
+
+    @cached_property
+    def mean_step_ns(self) -> float:
+        """Mean step of the job."""
+        return float(self.steps.job_ns.mean()) if self.steps.count else 0.0
+
+    @cached_property
+    def device(self) -> Device | None:
+        """What the devices do, and why they are idle; None where the trace shows none."""
+        return find_device(self.trace, self.steps, self.breakdown)
+
+    def outcome(self, change: Change) -> Outcome:
+        """Replay the run with a change.
+
+        Raises:
+            ValueError: the trace has no graph.
+        """
+        if self.replay is None:
+            raise ValueError("this trace cannot be replayed")
+        return self.outcome_of(self.replay.saved_ns(change), change)
+
+    def outcome_of(self, saved_ns: Row, change: Change) -> Outcome:
+        """What it means to save so much in each step."""
+        gain, interval = gain_of(saved_ns, self.steps.job_ns.astype(float))
+        return Outcome(change=change, saved_ns=saved_ns, gain=gain, interval=interval)
+
+    def part(self, name: str) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """A part of the breakdown: int64[rank, step]."""
+        return self.breakdown.parts_ns[name]
+
+    def without(self, part: str, less_ns: np.ndarray | float) -> Change:
+        """The change that takes some time out of a part of the ranks' own work, no more than there is."""
+        return Change(work={part: removed(self.part(part).astype(float), less_ns)})
+
+    @property
+    def critical_row(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """For each step the row of the rank whose own work takes longest."""
+        rows: np.ndarray[tuple[int], np.dtype[np.int64]] = np.argmax(self.breakdown.own_work_ns, axis=0)
+        return rows
+
+    @cached_property
+    def is_pipeline(self) -> bool:
+        """Whether ranks mostly wait for messages of each other, or for nothing that was recorded, as stages of a pipeline do."""
+        if self.graph is None or self.breakdown.on_device or len(self.ranks) < 2:  # noqa: PLR2004  nobody to wait for
+            return False
+        graph = self.graph
+        waited = (graph.wait_end_ns - graph.wait_start_ns).astype(float)
+        on_operation = graph.wait_kind == ON_OPERATION
+        target = np.where(on_operation, graph.wait_target, 0)
+        is_message = (
+            on_operation & (graph.operations.process_set[target] < 0) if len(graph.operations) else ~on_operation
+        )
+        unexplained = float(self.part(IDLE).sum()) if self.trace.meta.runtime == "torch" else 0.0
+        messages = float(waited[is_message].sum()) + unexplained
+        return messages > float(waited[on_operation & ~is_message].sum())
+
+    def on_critical_rank(self, name: str) -> Row:
+        """A part of the breakdown on the critical rank of each step (ns)."""
+        part = self.part(name)
+        picked: Row = part[self.critical_row, np.arange(part.shape[1])].astype(float)
+        return picked
+
+    def in_steps(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Rows whose `start_ns` falls into an analysed step of their rank."""
+        keep = np.zeros(len(table), dtype=bool)
+        rank, start = table["rank"].to_numpy(), table["start_ns"].to_numpy()
+        for row, number in enumerate(self.ranks):
+            mine = np.flatnonzero(rank == number)
+            position = np.searchsorted(self.steps.start_ns[row], start[mine], side="right") - 1
+            inside = position >= 0
+            inside[inside] = start[mine][inside] < self.steps.end_ns[row][position[inside]]
+            keep[mine[inside]] = True
+        return table[keep]

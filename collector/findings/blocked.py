@@ -1,0 +1,88 @@
+"""All ranks spend time in a phase of the step without computing: asleep, or waiting for a disk, a lock or another thread."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ...timeline.vocabulary import Category
+from ..facts import Facts, Outcome
+from ..model.pattern import find_pattern
+from ..model.words import milliseconds
+from ..predict.change import Change, removed
+from .base import WORTH_RATIO, Finding
+
+#: Phases in which the training thread should compute.
+_PHASES: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
+#: So much of a phase is blocked in runs that do what they should: page faults, short waits for helper threads.
+ORDINARY_RATIO: Final = 0.1
+#: Other threads that run for so much of the blocked time hold what the training waits for.
+HELD_RATIO: Final = 0.5
+
+
+class BlockedPhases:
+    """Phases in which no rank computes for a good part."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding, for what all ranks have (one rank alone is a straggler)."""
+        cpu = facts.cpu
+        if facts.replay is None or facts.breakdown.on_device or not cpu.is_known or not cpu.knows_starved:
+            return []
+        blocked = {}
+        for part in _PHASES:
+            if part in cpu.metered:
+                took = facts.part(part).astype(float)
+                idle = took - cpu.running_ns[part] - cpu.starved_ns[part] - ORDINARY_RATIO * took
+                if part == str(Category.BACKWARD):
+                    idle = idle - facts.contention_ns
+                common = np.maximum(idle.min(axis=0), 0.0)
+                # Counters stand at the end of a phase, which may fall into the next step: what one step lacks another has.
+                blocked[part] = np.broadcast_to(common, took.shape)
+        if not blocked:
+            return []
+        outcome = facts.outcome(
+            Change(work={part: removed(facts.part(part).astype(float), ns) for part, ns in blocked.items()})
+        )
+        if outcome.gain < WORTH_RATIO / 2:
+            return []
+        return [self._describe(facts, blocked, outcome)]
+
+    @staticmethod
+    def _describe(facts: Facts, blocked: dict[str, np.ndarray], outcome: Outcome) -> Finding:
+        part = max(blocked, key=lambda name: float(blocked[name].mean()))
+        total = np.sum(list(blocked.values()), axis=0)
+        own = np.sum([facts.cpu.running_ns[name] for name in facts.cpu.running_ns], axis=0)
+        others_ns = float(np.maximum(facts.cpu.process_ns - own, 0).mean())
+        is_held = others_ns > HELD_RATIO * float(total.mean())
+        pattern = find_pattern(total[0], facts.steps.numbers)
+        doing = (
+            "while other threads of their processes compute (Python's interpreter lock, or a lock of their own)"
+            if is_held
+            else "asleep, or waiting for a disk, a lock or another process"
+        )
+        return Finding(
+            class_="compute",
+            cause=f"blocked-{part}",
+            ranks=facts.ranks,
+            predicted_gain=outcome.gain,
+            gain_interval=outcome.interval,
+            outcome=outcome,
+            confidence=0.7,
+            evidence={
+                "blocked_by_phase_ns": {name: round(float(ns.mean())) for name, ns in blocked.items()},
+                "other_threads_ns": round(others_ns),
+                "pattern": pattern.kind,
+                **pattern.evidence,
+            },
+            remedy=(
+                "Find the threads (py-spy dump --pid of a rank) and move what they do into processes of their own, or into code "
+                "that releases the interpreter's lock."
+                if is_held
+                else "Find what they wait for (py-spy dump --pid of a rank shows the line): a sleep or retry, a lock, a file or "
+                "the network."
+            ),
+            sentence=(
+                f"All ranks stand still for {milliseconds(float(total.mean()))} of each {milliseconds(facts.mean_step_ns)} step "
+                f"{pattern.words}, most of it in {part}: {doing}."
+            ),
+        )

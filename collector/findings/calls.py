@@ -1,0 +1,142 @@
+"""Blocking calls of user code: metrics that are averaged one by one, objects that are broadcast, barriers, in every step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from ...timeline.vocabulary import Category
+from ..facts import Facts
+from ..model.pattern import find_pattern
+from ..model.words import milliseconds, shorten
+from ..predict.change import Change, removed
+from .base import WORTH_RATIO, Finding
+
+#: Callers that are user code; the runtime's own are the gradients, SyncBatchNorm and the like.
+USER: Final = ("user", "object", "barrier", "parameters")
+#: What is done every so many steps instead is as good as gone.
+SELDOM: Final = 50
+#: Calls with no more than this between them belong to one burst, with the code in between (pickling, .item()).
+BURST_NS: Final = 5_000_000
+#: Lines of code that a sentence names.
+MAX_PLACES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    cause: str
+    what: str
+    remedy: str
+
+
+_WORDS: Final = {
+    "user": _Words(
+        "blocking-calls",
+        "blocking collectives of its own",
+        "Average what is measured with one call (put the numbers into one tensor), every 50 steps, or with async_op and a wait "
+        "when the numbers are printed.",
+    ),
+    "object": _Words(
+        "object-collectives",
+        "collectives of Python objects (a pickle and at least two collectives each)",
+        "Send objects once, before training, or every 50 steps; what changes in every step is quicker as a tensor.",
+    ),
+    "barrier": _Words(
+        "barriers",
+        "barriers",
+        "Take the barriers out: the gradients' own reduction keeps the ranks together.",
+    ),
+    "parameters": _Words(
+        "repeated-broadcasts",
+        "broadcasts of parameters or buffers",
+        "Broadcast parameters once, before training; DDP: broadcast_buffers=False if the buffers need not be the same.",
+    ),
+}
+
+
+def is_called_by_user(table: pd.DataFrame) -> np.ndarray:
+    """Which collectives user code calls and waits for: bool[row]."""
+    called: np.ndarray = (table["caller"].isin(list(USER)) & (table["blocking"] == 1)).to_numpy()
+    return called
+
+
+def called_by_user(facts: Facts) -> np.ndarray:
+    """The same for the operations of the graph: bool[operation]."""
+    assert facts.graph is not None
+    operations = facts.graph.operations
+    called: np.ndarray = np.isin(np.array(operations.caller, dtype=object), USER) & (operations.blocking == 1)
+    return called
+
+
+class BlockingCalls:
+    """Collectives that user code calls and waits for, step after step."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """One finding a kind of caller."""
+        if facts.replay is None or facts.graph is None or not len(facts.graph.operations):
+            return []
+        caller = np.where(called_by_user(facts), np.array(facts.graph.operations.caller, dtype=object), "")
+        found = [_finding(facts, words, name, caller == name) for name, words in _WORDS.items()]
+        return [finding for finding in found if finding is not None]
+
+
+def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Finding | None:
+    """Of one kind of caller; None if it costs little."""
+    if not mine.any():
+        return None
+    assert facts.graph is not None
+    graph, operations = facts.graph, facts.graph.operations
+    step = np.clip(np.searchsorted(graph.steps.end_ns.max(axis=0), operations.end_ns), 0, facts.steps.count - 1)
+    gone = mine & (step % SELDOM != 0) if facts.steps.count > SELDOM else mine
+    work = {str(Category.OTHER): _code_between(facts, mine)}
+    outcome = facts.outcome(Change(gone=gone, work=work))
+    if outcome.gain < WORTH_RATIO / 2:
+        return None
+    by_step = np.bincount(step[mine], minlength=facts.steps.count).astype(float)
+    pattern = find_pattern(by_step, facts.steps.numbers)
+    usual = float(np.median(by_step[by_step > 0]))
+    places = sorted({operations.where[row] for row in np.flatnonzero(mine).tolist()} - {""})
+    lines = f" ({', '.join(shorten(place, 60) for place in places[:MAX_PLACES])})" if places else ""
+    return Finding(
+        class_="communication",
+        cause=words.cause,
+        ranks=facts.ranks,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        outcome=outcome,
+        confidence=0.85,
+        evidence={
+            "caller": caller,
+            "calls_per_step": round(usual, 1),
+            "where": places[:20],
+            "median_call_ns": round(
+                float(np.median(operations.end_ns[mine] - operations.arrival_ns[mine].min(axis=1)))
+            ),
+            "pattern": pattern.kind,
+            **pattern.evidence,
+        },
+        remedy=words.remedy,
+        sentence=(
+            f"The training calls {usual:.0f} {words.what} {pattern.words}{lines} and waits for each: "
+            f"{milliseconds(outcome.mean_saved_ns)} of each {milliseconds(facts.mean_step_ns)} step."
+        ),
+    )
+
+
+def _code_between(facts: Facts, mine: np.ndarray) -> np.ndarray:
+    """What is left of the loop's own code without what runs between the calls of a burst: factor, float[rank, step]."""
+    assert facts.graph is not None
+    graph, operations = facts.graph, facts.graph.operations
+    rest = facts.part(str(Category.OTHER)).astype(float)
+    between = np.zeros(rest.shape)
+    for row in range(len(facts.ranks)):
+        calls = np.flatnonzero(mine & (operations.own_end_ns[:, row] >= 0))
+        order = calls[np.argsort(operations.arrival_ns[calls, row], kind="stable")]
+        end, asked = operations.own_end_ns[order[:-1], row], operations.arrival_ns[order[1:], row]
+        gap = asked - end
+        inside = (gap > 0) & (gap < BURST_NS)
+        step = np.clip(np.searchsorted(graph.steps.end_ns[row], end), 0, facts.steps.count - 1)
+        between[row] = np.bincount(step[inside], weights=gap[inside], minlength=facts.steps.count)
+    return removed(rest, between)

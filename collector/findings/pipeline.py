@@ -1,0 +1,99 @@
+"""The stages of a pipeline: unequal ones, and the turns in which a stage has nothing to do."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ...timeline.vocabulary import Category
+from ..facts import Facts
+from ..model.breakdown import IDLE
+from ..model.words import milliseconds, name_ranks
+from ..predict.change import Change
+from .base import WORTH_RATIO, Finding
+
+_WORK: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OTHER)))
+#: A stage this much above the mean is too large.
+UNEQUAL_RATIO: Final = 0.1
+HALF: Final = 0.5
+
+
+class Pipeline:
+    """Stages that wait for each other's messages."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """Unequal stages, and bubbles."""
+        if facts.replay is None or not facts.is_pipeline:
+            return []
+        found = [_unequal(facts), _bubbles(facts)]
+        return [finding for finding in found if finding is not None and finding.predicted_gain >= WORTH_RATIO / 2]
+
+
+def _unequal(facts: Facts) -> Finding | None:
+    """Layers could move from the stage that works longest to the others."""
+    own = np.sum([facts.part(part) for part in _WORK], axis=0).astype(float)
+    by_rank = own.mean(axis=1)
+    mean = float(by_rank.mean())
+    rows = np.flatnonzero(by_rank > (1 + UNEQUAL_RATIO) * mean)
+    if not len(rows) or facts.breakdown.on_device:
+        return None
+    factor = np.divide(mean, by_rank, out=np.ones(len(by_rank)), where=by_rank > 0)[:, None]
+    outcome = facts.outcome(Change(work=dict.fromkeys(_WORK, factor)))
+    ranks = tuple(facts.ranks[row] for row in rows)
+    busy, free = int(by_rank.argmax()), int(by_rank.argmin())
+    return Finding(
+        class_="straggler",
+        cause="unequal-stages",
+        ranks=ranks,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        outcome=outcome,
+        confidence=0.7,
+        evidence=_work_by_rank(facts, by_rank),
+        remedy=(
+            f"Move layers from {name_ranks(ranks, 0).lower()} to the other stages until all take equally long "
+            f"({milliseconds(mean)})."
+        ),
+        sentence=(
+            f"The stages of the pipeline are unequal: rank {facts.ranks[busy]} works "
+            f"{milliseconds(float(by_rank[busy]))} in each "
+            f"{milliseconds(facts.mean_step_ns)} step, rank {facts.ranks[free]} {milliseconds(float(by_rank[free]))}; "
+            f"the quicker "
+            "ones wait for its messages."
+        ),
+    )
+
+
+def _bubbles(facts: Facts) -> Finding | None:
+    """Even the slowest stage waits for messages: how much of that goes is up to the schedule."""
+    step_ns = facts.mean_step_ns
+    own = facts.breakdown.own_work_ns.astype(float)
+    by_rank = own.mean(axis=1)
+    busy = int(by_rank.argmax())
+    waits_ns = np.maximum(facts.steps.job_ns - own[busy], 0.0)
+    outcome = facts.outcome_of(waits_ns * HALF, Change(work={IDLE: HALF}))
+    return Finding(
+        class_="communication",
+        cause="waits-for-messages",
+        ranks=facts.ranks,
+        predicted_gain=outcome.gain,
+        gain_interval=(0.0, min(2 * outcome.interval[1], 1.0)),
+        outcome=outcome,
+        confidence=0.4,
+        evidence={"mean_wait_ns": round(float(waits_ns.mean())), **_work_by_rank(facts, by_rank)},
+        remedy=(
+            "More micro-batches a step (of s stages and m micro-batches, s - 1 of m + s - 1 turns are idle), and layers "
+            "moved until "
+            "all stages take equally long."
+        ),
+        sentence=(
+            f"Even the slowest rank waits {milliseconds(float(waits_ns.mean()))} of each {milliseconds(step_ns)} step "
+            f"({waits_ns.mean() / step_ns:.0%}) for messages of other ranks (send, recv), as the stages of a pipeline "
+            f"do; up to half "
+            "of it could go."
+        ),
+    )
+
+
+def _work_by_rank(facts: Facts, by_rank: np.ndarray) -> dict[str, Any]:
+    return {"own_work_by_rank_ns": {str(rank): round(float(ns)) for rank, ns in zip(facts.ranks, by_rank, strict=True)}}

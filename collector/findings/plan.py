@@ -1,0 +1,91 @@
+"""What to change first, and what is left to gain after that: a plan, not a list.
+
+Gains do not add up: two findings may describe the same time, and a second bottleneck may show only when the first is gone.
+So each next change is evaluated on the run as it would be after those before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..facts import Facts
+from ..predict.change import Change
+from .base import WORTH_RATIO, Finding
+
+#: Causes that say when or where time is lost, but not what takes it: a finding that does is better.
+VAGUE_CAUSES: Final = frozenset(
+    {
+        "periodic-stalls",
+        "outlier-steps",
+        "slowing-down",
+        "slow-stretch",
+        "host-code",
+        "slow-loader",
+        "starved-of-cores",
+    }
+)
+#: A vague finding that keeps less than this share of its gain when another one is gone is explained by that one.
+KEEPS_RATIO: Final = 0.5
+#: A finding that explains a vague one has at least this share of its gain.
+EXPLAINS_RATIO: Final = 0.6
+#: The plan is no longer than that.
+MAX_STEPS: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanStep:
+    """One change, after those before it."""
+
+    finding: Finding
+    step_ns: float
+    """Mean step when it is made."""
+    gain: float
+    """Share of the original mean step that goes with this change alone, after those before."""
+
+
+def make_plan(facts: Facts, findings: Sequence[Finding]) -> tuple[list[Finding], tuple[PlanStep, ...]]:
+    """Order the findings, leave out vague ones that another one explains, and plan.
+
+    Returns:
+        The findings, largest gain first; the plan, empty where nothing is worth a change.
+    """
+    ordered = sorted(findings, key=lambda finding: -finding.predicted_gain)
+    kept = [finding for finding in ordered if not _is_explained(facts, finding, ordered)]
+    if facts.replay is None:
+        return kept, ()
+    steps: list[PlanStep] = []
+    change, saved = Change(), 0.0
+    left = [finding for finding in kept if finding.outcome is not None and finding.predicted_gain > 0]
+    while left and len(steps) < MAX_STEPS:
+        tried = [(facts.outcome(change & _change_of(finding)), finding) for finding in left]
+        best, chosen = max(tried, key=lambda pair: pair[0].mean_saved_ns) if steps else (left[0].outcome, left[0])
+        if best is None:
+            break
+        more = best.mean_saved_ns - saved
+        if more < WORTH_RATIO * (facts.mean_step_ns - saved):
+            break
+        steps.append(
+            PlanStep(finding=chosen, step_ns=facts.mean_step_ns - best.mean_saved_ns, gain=more / facts.mean_step_ns)
+        )
+        saved, change = best.mean_saved_ns, change & _change_of(chosen)
+        left.remove(chosen)
+    return kept, tuple(steps)
+
+
+def _change_of(finding: Finding) -> Change:
+    return Change() if finding.outcome is None else finding.outcome.change
+
+
+def _is_explained(facts: Facts, finding: Finding, others: Sequence[Finding]) -> bool:
+    """Whether a vague finding's gain is mostly that of a precise one."""
+    if finding.cause not in VAGUE_CAUSES or finding.outcome is None or facts.replay is None:
+        return False
+    for other in others:
+        if other is finding or other.outcome is None or other.cause in VAGUE_CAUSES:
+            continue
+        if other.predicted_gain < EXPLAINS_RATIO * finding.predicted_gain:
+            continue
+        both = facts.outcome(other.outcome.change & finding.outcome.change).mean_saved_ns
+        if both - other.outcome.mean_saved_ns < KEEPS_RATIO * finding.outcome.mean_saved_ns:
+            return True
+    return False

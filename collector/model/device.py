@@ -1,0 +1,302 @@
+"""What the devices of a run do: busy and idle time by step and rank, why they are idle, kernels, copies, exposed collectives.
+
+Where a trace has no steps (inference, a report of another tool), the whole recording of each rank counts as one.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from ...timeline.trace import Trace, by_rank
+from ...timeline.vocabulary import Category, LaneKind
+from .breakdown import Breakdown, break_down
+from .host_calls import Host, HostKind, read_host
+from .idle import BLOCKING_COPY, HOST_WORK, INPUT, QUEUED, REASONS, SYNCHRONISATION, divide_idle
+from .intervals import EMPTY, Intervals, intersect, normalise, of_spans, subtract, total, total_within, union
+from .kernels import Kernels, describe_kernels, is_copy
+from .steps import Steps
+
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+#: Names of operators, annotations and calls that are kept for a reason.
+MAX_NAMES: Final = 3
+#: An annotation with so much of a reason's time may stand for it.
+MOST_RATIO: Final = 0.6
+#: Transfers as fast as this share of the collectives of their size waited for nobody.
+FASTEST_RATIO: Final = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """What the host does in the idle time of one reason; names with the ns of that time that they cover."""
+
+    calls: tuple[tuple[str, int], ...]
+    operators: tuple[tuple[str, int], ...]
+    annotation: str
+    """The innermost one that covers most of it; "" if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exposed:
+    """Collectives of one kind and size: all of them, and what of them no kernel hides."""
+
+    kind: str
+    nbytes: int
+    """-1 if unknown."""
+    caller: str
+    count: int
+    total_ns: int
+    exposed_ns: int
+    waiting_ns: int
+    """What the collectives take longer than the fastest ones of their kind and size: an estimate of waiting for other ranks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """The devices of a run."""
+
+    has_steps: bool
+    steps: Steps
+    """Those of the run, or the whole recording as one."""
+    breakdown: Breakdown
+    """Of `steps`."""
+    idle_ns: dict[str, Matrix]
+    """By reason (idle.REASONS): int64[rank, step]; they sum to the part `idle`."""
+    causes: dict[str, Cause]
+    """By reason, for those that take time."""
+    copies_ns: dict[str, int]
+    """Copies by direction, all ranks and steps together, hidden or not."""
+    exposed_copies_ns: dict[str, int]
+    """What of them lies beneath no kernel."""
+    kernels: Kernels
+    exposed: tuple[Exposed, ...]
+    """Most exposed first."""
+    inside_graphs_ns: int
+    """Queued time at the nodes of CUDA graphs, all ranks and steps together."""
+    overlappable_ns: Matrix
+    """Kernels of backward, or of everything where there is no backward, that hide no communication: int64[rank, step]."""
+
+    @property
+    def count(self) -> int:
+        """Steps of all ranks together."""
+        return max(self.steps.start_ns.size, 1)
+
+    @property
+    def mean_ns(self) -> float:
+        """A mean step of a rank, or the recording."""
+        return float(self.steps.duration_ns.sum()) / self.count
+
+    def mean_idle_ns(self, reason: str) -> float:
+        """Of a step."""
+        return float(self.idle_ns[reason].sum()) / self.count
+
+    def share(self, value_ns: float) -> float:
+        """Of all steps of all ranks."""
+        return value_ns / max(float(self.steps.duration_ns.sum()), 1.0)
+
+
+def find_device(trace: Trace, steps: Steps, breakdown: Breakdown) -> Device | None:
+    """Look at the devices; None where the trace shows none."""
+    if not breakdown.on_device:
+        return None
+    has_steps = steps.count > 0
+    if not has_steps:
+        steps = _recording(trace)
+        breakdown = break_down(trace, steps)
+    spans, launches = by_rank(trace.spans), by_rank(trace.launches)
+    idle_ns = {reason: np.zeros(steps.start_ns.shape, dtype=np.int64) for reason in REASONS}
+    overlappable = np.zeros(steps.start_ns.shape, dtype=np.int64)
+    hosts: dict[int, Host] = {}
+    named: dict[str, list[Cause]] = {reason: [] for reason in REASONS}
+    inside_graphs_ns = 0
+    for row, rank in enumerate(steps.ranks):
+        own, launched = spans.get(rank, trace.spans.iloc[:0]), launches.get(rank, trace.launches.iloc[:0])
+        host = hosts[rank] = read_host(own)
+        starts, ends = steps.start_ns[row], steps.end_ns[row]
+        within = normalise(starts, ends)
+        idle = subtract(within, union(*breakdown.moments[row].values()))
+        by_reason = divide_idle(idle, host, launched)
+        if not has_steps:
+            by_reason = _before_first(by_reason, own)
+        for reason, moments in by_reason.items():
+            idle_ns[reason][row] = total_within(moments, starts, ends)
+            if len(moments):
+                named[reason].append(_cause(moments, host, reason))
+        overlappable[row] = total_within(_free_kernels(own, breakdown, row), starts, ends)
+        inside_graphs_ns += total(intersect(by_reason[QUEUED], _inside_graphs(launched)))
+    chosen = _within(trace.spans, steps)
+    copies, exposed_copies = _copies(chosen, steps)
+    return Device(
+        has_steps=has_steps,
+        steps=steps,
+        breakdown=breakdown,
+        idle_ns=idle_ns,
+        causes={reason: _most(causes) for reason, causes in named.items() if causes},
+        copies_ns=copies,
+        exposed_copies_ns=exposed_copies,
+        kernels=describe_kernels(chosen, trace.launches, hosts),
+        exposed=_exposed(_within(trace.collectives, steps), breakdown, steps),
+        inside_graphs_ns=inside_graphs_ns,
+        overlappable_ns=overlappable,
+    )
+
+
+def _recording(trace: Trace) -> Steps:
+    """Of each rank the time from its first event to the end of its device's last activity, as one step."""
+    ranks, starts, ends = [], [], []
+    for rank, spans in by_rank(trace.spans).items():
+        on_device = spans["lane_kind"].isin([str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)]).to_numpy()
+        if on_device.any():
+            begin, took = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
+            ranks.append(rank)
+            starts.append(int(begin.min()))
+            ends.append(int((begin + took)[on_device].max()))
+    return Steps(
+        ranks=tuple(ranks),
+        numbers=np.zeros(min(len(ranks), 1), dtype=np.int64),
+        start_ns=np.array(starts, dtype=np.int64).reshape(len(ranks), -1),
+        end_ns=np.array(ends, dtype=np.int64).reshape(len(ranks), -1),
+        excluded=0,
+        inferred=True,
+    )
+
+
+def _before_first(by_reason: dict[str, Intervals], spans: pd.DataFrame) -> dict[str, Intervals]:
+    """Work of the host before the first activity of the device prepares what it is about to compute."""
+    on_device = spans["lane_kind"].isin([str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)]).to_numpy()
+    first = int(spans["start_ns"].to_numpy()[on_device].min()) if on_device.any() else 0
+    before = np.array([[np.iinfo(np.int64).min // 2, first]], dtype=np.int64)
+    moved = intersect(by_reason[HOST_WORK], before)
+    return by_reason | {
+        HOST_WORK: subtract(by_reason[HOST_WORK], moved),
+        INPUT: union(by_reason[INPUT], moved),
+    }
+
+
+def _free_kernels(spans: pd.DataFrame, breakdown: Breakdown, row: int) -> Intervals:
+    """Where communication could be hidden: backward beside which none runs, or all kernels where there is no backward."""
+    communication = of_spans(spans[spans["lane_kind"] == str(LaneKind.COMMUNICATION)])
+    moments = breakdown.moments[row]
+    backward = moments.get(str(Category.BACKWARD), EMPTY)
+    kernels = backward if len(backward) else union(moments[str(Category.FORWARD)], moments[str(Category.OTHER)])
+    return subtract(kernels, communication)
+
+
+def _inside_graphs(launches: pd.DataFrame) -> Intervals:
+    """The time in front of activities that share their launch with others: nodes of CUDA graphs."""
+    if len(launches) < 2:  # noqa: PLR2004
+        return EMPTY
+    order = np.argsort(launches["start_ns"].to_numpy(), kind="stable")
+    begun, number = launches["start_ns"].to_numpy()[order], launches["correlation"].to_numpy()[order]
+    _, place, count = np.unique(number, return_inverse=True, return_counts=True)
+    shared = (count[place] > 1)[1:]
+    return normalise(begun[:-1][shared], begun[1:][shared])
+
+
+def _within(table: pd.DataFrame, steps: Steps) -> pd.DataFrame:
+    """Rows that begin in a step of their rank."""
+    keep = np.zeros(len(table), dtype=bool)
+    rank, start = table["rank"].to_numpy(), table["start_ns"].to_numpy()
+    for row, number in enumerate(steps.ranks):
+        mine = np.flatnonzero(rank == number)
+        position = np.searchsorted(steps.start_ns[row], start[mine], side="right") - 1
+        keep[mine] = (position >= 0) & (start[mine] < steps.end_ns[row][np.maximum(position, 0)])
+    return table[keep]
+
+
+def _cause(moments: Intervals, host: Host, reason: str) -> Cause:
+    """What the host has open in these moments, or, where a call blocked it, has called."""
+    covered = total_within(moments, host.starts, host.ends)
+    if not len(covered):
+        return Cause(calls=(), operators=(), annotation="")
+    named = np.flatnonzero((host.kind == int(HostKind.ANNOTATION)) | (host.kind == int(HostKind.PREPROCESSING)))
+    calls = np.flatnonzero((host.kind <= int(HostKind.COPYING)) & host.takes_time)
+    if reason in {SYNCHRONISATION, BLOCKING_COPY}:
+        # What follows a blocking call is that call's, too.
+        calls = calls[host.kind[calls] == int(HostKind.COPYING if reason == BLOCKING_COPY else HostKind.SYNCHRONISING)]
+        covered = np.zeros_like(covered)
+        until = np.append(host.starts[calls][1:], np.iinfo(np.int64).max)
+        covered[calls] = total_within(moments, host.starts[calls], until)
+        operator = host.open_at(host.operators, host.thread[calls], host.starts[calls])
+        np.add.at(covered, operator[operator >= 0], covered[calls][operator >= 0])
+        outer = host.open_at(named, host.thread[calls], host.starts[calls])
+        np.add.at(covered, outer[outer >= 0], covered[calls][outer >= 0])
+    runtime = np.array([row for row in calls.tolist() if "::" not in host.names[host.name[row]]], dtype=np.int64)
+    return Cause(
+        calls=_by_name(host, runtime, covered),
+        operators=_by_name(host, host.operators, covered),
+        annotation=_innermost(host, named, covered, total(moments)),
+    )
+
+
+def _by_name(host: Host, rows: np.ndarray, covered: np.ndarray) -> tuple[tuple[str, int], ...]:
+    sums = np.bincount(host.name[rows], weights=covered[rows], minlength=len(host.names)) if len(rows) else np.zeros(0)
+    order = np.argsort(-sums, kind="stable")[:MAX_NAMES]
+    return tuple((host.names[code], int(sums[code])) for code in order.tolist() if sums[code] > 0)
+
+
+def _innermost(host: Host, rows: np.ndarray, covered: np.ndarray, whole: int) -> str:
+    """Of the annotations that cover most of the time the one that is shortest in all."""
+    if not len(rows):
+        return ""
+    sums = np.bincount(host.name[rows], weights=covered[rows], minlength=len(host.names))
+    length = np.bincount(host.name[rows], weights=(host.ends - host.starts)[rows], minlength=len(host.names))
+    most = np.flatnonzero(sums > MOST_RATIO * whole)
+    return host.names[most[np.argmin(length[most])]] if len(most) else ""
+
+
+def _most(causes: list[Cause]) -> Cause:
+    """Those of the rank with the most of it."""
+    return max(causes, key=lambda cause: sum(ns for _, ns in (*cause.operators, *cause.calls)))
+
+
+def _copies(spans: pd.DataFrame, steps: Steps) -> tuple[dict[str, int], dict[str, int]]:
+    """Copies by direction: all, and those beneath no kernel."""
+    kinds = [str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)]
+    activities = spans[spans["lane_kind"].isin(kinds)]
+    names = [str(name) for name in activities["name"].cat.categories]
+    copying = is_copy(names)[activities["name"].cat.codes.to_numpy()] if len(activities) else np.zeros(0, dtype=bool)
+    copies_ns: dict[str, int] = {}
+    exposed_ns: dict[str, int] = {}
+    for rank in steps.ranks:
+        mine = activities["rank"].to_numpy() == rank
+        kernels = of_spans(activities[mine & ~copying])
+        copies = activities[mine & copying]
+        for direction, pattern in (("HtoD", "HtoD|Host -> Device"), ("DtoH", "DtoH|Device -> Host")):
+            chosen = copies[copies["name"].astype("str").str.contains(pattern)] if len(copies) else copies
+            moments = of_spans(chosen)
+            copies_ns[direction] = copies_ns.get(direction, 0) + int(chosen["dur_ns"].sum())
+            exposed_ns[direction] = exposed_ns.get(direction, 0) + total(subtract(moments, kernels))
+    return copies_ns, exposed_ns
+
+
+def _exposed(collectives: pd.DataFrame, breakdown: Breakdown, steps: Steps) -> tuple[Exposed, ...]:
+    """Collectives by kind, size and caller, with their exposed time and an estimate of how long they waited for other ranks."""
+    if collectives.empty:
+        return ()
+    table = collectives[["rank", "kind", "nbytes", "caller", "start_ns", "dur_ns"]].copy()
+    table["exposed_ns"] = 0
+    for row, rank in enumerate(steps.ranks):
+        mine = (table["rank"] == rank).to_numpy()
+        starts = table["start_ns"].to_numpy()[mine]
+        moments = breakdown.moments[row][str(Category.COLLECTIVE)]
+        table.loc[mine, "exposed_ns"] = total_within(moments, starts, starts + table["dur_ns"].to_numpy()[mine])
+    keys = ["kind", "nbytes"]
+    fastest = table.groupby(keys, observed=True)["dur_ns"].transform(lambda ns: ns.quantile(FASTEST_RATIO))
+    table["waiting_ns"] = np.where(table["nbytes"] >= 0, np.maximum(table["dur_ns"] - fastest, 0), 0)
+    rows = []
+    for (kind, nbytes, caller), group in table.groupby([*keys, "caller"], observed=True):
+        rows.append(
+            Exposed(
+                kind=str(kind),
+                nbytes=int(str(nbytes)),
+                caller=str(caller),
+                count=len(group),
+                total_ns=int(group["dur_ns"].sum()),
+                exposed_ns=int(group["exposed_ns"].sum()),
+                waiting_ns=int(group["waiting_ns"].sum()),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.exposed_ns))

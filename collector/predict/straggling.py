@@ -1,0 +1,60 @@
+"""Stragglers taken away: the change that makes slow ranks work as their peers do."""
+
+from typing import Final
+
+import numpy as np
+
+from ...timeline.vocabulary import Category
+from ..facts import Facts
+from ..model.peers import Excess, find_excess
+from .change import Change, removed
+
+#: Parts in which a rank can be slow by itself; data loading has findings of its own.
+PARTS_OF_WORK: Final = tuple(
+    map(
+        str,
+        (
+            Category.FORWARD,
+            Category.BACKWARD,
+            Category.OPTIMIZER,
+            Category.CHECKPOINT,
+            Category.H2D,
+            Category.OTHER,
+        ),
+    )
+)
+
+
+def find_stragglers(facts: Facts) -> tuple[Excess, Change] | None:
+    """The ranks that are slow by their own work, and the change that makes them work as their peers do."""
+    if facts.replay is None or facts.is_pipeline:
+        return None
+    work = facts.breakdown.own_work_ns - facts.part(str(Category.DATA))
+    excess = find_excess(work, facts.mean_step_ns)
+    if excess is None:
+        return None
+    return excess, Change(work=_shares(facts, excess))
+
+
+def _shares(facts: Facts, excess: Excess) -> dict[str, np.ndarray]:
+    """The excess taken out of the parts in which a rank is longer than its peers: factors by part."""
+    longer = {part: longer_ns(facts, part, excess) for part in PARTS_OF_WORK}
+    total = np.maximum(np.sum(list(longer.values()), axis=0), 1.0)
+    factors = {}
+    for part, more in longer.items():
+        less = excess.excess_ns * more / total
+        if less.any():
+            factors[part] = removed(facts.part(part).astype(float), less)
+    return factors
+
+
+def longer_ns(facts: Facts, part: str, excess: Excess) -> np.ndarray:
+    """How much longer each rank spends on a part than those that are not slow, at least 0: float[rank, step].
+
+    In a step in which all ranks are slow now and then, than the quickest.
+    """
+    values = facts.part(part).astype(float)
+    quick = [row for row in range(len(values)) if row not in excess.rows]
+    peers = np.median(values[quick], axis=0) if quick else values.min(axis=0)
+    longer: np.ndarray = np.maximum(values - peers, 0.0)
+    return longer

@@ -1,0 +1,124 @@
+"""Which call of the host launched what on the device of a Kineto trace, and what of it belongs to the backward pass."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from ..columns import assemble
+from ..scanning import Events
+from ..trace import LAUNCH_COLUMNS
+
+#: Nodes of autograd: newer profilers wrap each in a function of the engine, those before 2022 show the node alone.
+BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function|^## backward ##$|^\w+Backward\d*$")
+_TRAINING_LOOP: Final = re.compile(r"^ProfilerStep|^Optimizer\.|^enumerate\(DataLoader|^## (?:forward|optimizer) ##$")
+
+
+@dataclass(slots=True)
+class Launches:
+    """Of the complete events of a file: how each span of a device was launched."""
+
+    caller: np.ndarray
+    """The call's row among the complete events; -1 where the file does not hold it."""
+    correlation: np.ndarray
+    """The profiler's number of the call; 0 or less if it has none."""
+    times: np.ndarray
+    """When the call began; -1 if unknown."""
+    threads: np.ndarray
+    """The call's thread, as its number and its process's; -1 if unknown."""
+
+
+def find_launches(
+    events: Events, rows: np.ndarray, is_device: np.ndarray, is_runtime: np.ndarray, starts: np.ndarray
+) -> Launches:
+    """Match the spans of devices with calls by the numbers that both carry."""
+    correlation = events.dense("correlation")[rows]
+    caller = np.full(len(rows), -1, np.int64)
+    calls = np.flatnonzero(is_runtime & (correlation > 0))
+    if len(calls):
+        calls = calls[np.argsort(correlation[calls], kind="stable")]
+        keys = correlation[calls]
+        device = np.flatnonzero(is_device & (correlation > 0))
+        position = np.minimum(np.searchsorted(keys, correlation[device]), len(keys) - 1)
+        found = keys[position] == correlation[device]
+        caller[device[found]] = calls[position[found]]
+    known = caller >= 0
+    threads = events.thread[rows].astype(np.int64) << 32 | events.process[rows]
+    return Launches(
+        caller=caller,
+        correlation=correlation,
+        times=np.where(known, starts[caller], -1),
+        threads=np.where(known, threads[caller], -1),
+    )
+
+
+def launched_by_backward(
+    launched: Launches,
+    is_backward: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    threads: np.ndarray,
+    loops: np.ndarray,
+) -> np.ndarray:
+    """Which spans of the device autograd launched.
+
+    Autograd runs on a thread of its own, on which everything belongs to it (accumulation and hooks lie between its nodes); a node
+    on the training thread counts for what was launched inside it.
+
+    Args:
+        is_backward: host spans that match `BACKWARD`.
+        threads: of all spans.
+        loops: spans that only the training loop has.
+    """
+    result = np.zeros(len(starts), bool)
+    training = np.unique(threads[loops])
+    for thread in np.unique(threads[is_backward]):
+        of_thread = launched.threads == thread
+        if thread in training or not len(training):
+            mine = is_backward & (threads == thread)
+            result[of_thread] = inside(launched.times[of_thread], starts[mine], ends[mine])
+        else:
+            first = int(starts[is_backward & (threads == thread)].min())
+            result |= of_thread & (launched.times >= first)
+    return result
+
+
+def is_loop(names: Sequence[str]) -> np.ndarray:
+    """Which names only the training loop gives to its spans."""
+    return np.array([_TRAINING_LOOP.search(name) is not None for name in names] or [False], bool)
+
+
+def inside(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which times lie in one of the intervals, which may overlap."""
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order]) if len(ends) else ends
+    position = np.searchsorted(starts, times, side="right") - 1
+    return (position >= 0) & (times < ends[np.maximum(position, 0)]) if len(starts) else np.zeros(len(times), bool)
+
+
+def launches_of(
+    rank: int, events: Events, rows: np.ndarray, launched: Launches, is_device: np.ndarray, lane: tuple[np.ndarray, list[str]],
+    shift_ns: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Columns of LAUNCH_COLUMNS for one file, in order of the device's times."""
+    chosen = np.flatnonzero(is_device & (launched.correlation > 0))
+    chosen = chosen[np.argsort(events.start[rows[chosen]], kind="stable")]
+    caller = launched.caller[chosen]
+    known = caller >= 0
+    lanes = ["", *lane[1]]
+    return {
+        "rank": np.full(len(chosen), rank, np.int32),
+        "start_ns": events.start[rows[chosen]] + shift_ns,
+        "thread": (np.where(known, lane[0][caller] + 1, 0).astype(np.int32), lanes),
+        "launched_ns": np.where(known, launched.times[chosen] + shift_ns, -1),
+        "call_ns": np.where(known, events.duration[rows[caller]], 0),
+        "correlation": launched.correlation[chosen],
+    }
+
+
+def assemble_launches(parts: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """One table of all files."""
+    return assemble(LAUNCH_COLUMNS, parts)
