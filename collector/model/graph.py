@@ -143,9 +143,14 @@ def _track(
     targets = np.concatenate((target[known], batches))
     lags = np.concatenate((lag_ns[known], np.where(held_up, handed_over_ns, usual_ns)))
     hold = np.concatenate((np.zeros(int(known.sum())), np.where(held_up, np.minimum(quick_ns, took_ns), took_ns)))
+    # By clocks that differ a little a wait may end before the last member has asked: it ends no earlier than that.
+    known_ns = operations.known_ns[target[known]]
+    waits[: len(known_ns), 1] = np.maximum(waits[: len(known_ns), 1], known_ns)
     order = np.argsort(waits[:, 0], kind="stable")
-    order = order[_apart(waits[order])]
     waits, kind, targets, lags, hold = waits[order], kind[order], targets[order], lags[order], hold[order]
+    waits = _one_after_the_other(waits)
+    kept = waits[:, 1] > waits[:, 0]
+    waits, kind, targets, lags, hold = waits[kept], kind[kept], targets[kept], lags[kept], hold[kept]
     arrivals = operations.arrival_ns[:, row]
     marks = np.concatenate((np.clip(arrivals, begin, end), steps.end_ns[row]))
     edges = np.unique(np.concatenate((waits.ravel(), marks, steps.start_ns[row], [begin, end])))
@@ -173,14 +178,13 @@ def _track(
     )
 
 
-def _apart(waits: Intervals) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of the waits, in order of their beginnings, do not overlap one before."""
+def _one_after_the_other(waits: Intervals) -> Intervals:
+    """Waits, in order of their beginnings, each cut to what the ones before leave of it (nothing of some)."""
     if not len(waits):
-        return np.zeros(0, dtype=bool)
-    apart: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.concatenate(
-        ([True], waits[1:, 0] >= np.maximum.accumulate(waits[:, 1])[:-1])
-    )
-    return apart
+        return waits
+    before = np.concatenate((waits[:1, 0], np.maximum.accumulate(waits[:, 1])[:-1]))
+    begin = np.maximum(waits[:, 0], before)
+    return np.stack((begin, np.maximum(waits[:, 1], begin)), axis=1)
 
 
 def _ended_by(blocked: Intervals, row: int, operations: Operations) -> tuple[Times, Floats]:

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from ..model.breakdown import PARTS
-from ..model.graph import ON_BATCH, Graph
+from ..model.graph import ON_BATCH, ON_OPERATION, Graph
 from .change import Change
 from .costs import Costs
 
@@ -25,16 +25,21 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
+#: Operations of a chain that are looked at together.
+AHEAD: Final = 64
+ON_NOTHING: Final = -1
 #: Numbers that may be held at once for all changes together.
 MAX_NUMBERS: Final = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What is known next: operations up to a row, then some waits that depend on nothing later."""
+    """What can be known next: operations all of whose members have asked, then one wait of some ranks each."""
 
-    operations: tuple[int, int]
+    operations: Rows
     waits: Rows
+    on: int
+    """ON_OPERATION, ON_BATCH, or ON_NOTHING for waits that last as long as they did."""
 
 
 class Replay:
@@ -87,20 +92,21 @@ class Replay:
         hold = graph.wait_hold_ns
         member = graph.arrival_segment >= 0
         for turn in self._program:
-            low, high = turn.operations
-            if high > low:
-                here = slice(low, high)
+            here = turn.operations
+            if len(here):
                 asked = begins[:, np.maximum(graph.arrival_segment[here], 0)] + arrival_ns[:, here]
                 asked[:, ~member[here]] = -np.inf
                 ready = np.where(gone[:, here], -np.inf, asked.max(axis=2))
-                self._chain(ends, ready, lead, run, gap, low, high)
+                self._chain(ends, ready, lead, run, gap, here)
             waits = turn.waits
             if not len(waits):
                 continue
             segment = graph.wait_segment[waits]
             begun = begins[:, segment] + segment_ns[:, segment]
             target = graph.wait_target[waits]
-            if graph.wait_kind[waits[0]] == ON_BATCH:
+            if turn.on == ON_NOTHING:
+                over = begun + (graph.wait_end_ns - graph.wait_start_ns)[waits]
+            elif turn.on == ON_BATCH:
                 asked_for[:, target] = begun
                 ended = self._make(made, taken, asked_for, busy, target)
                 over = np.maximum(begun + hold[waits], ended + graph.wait_lag_ns[waits])
@@ -112,18 +118,19 @@ class Replay:
         finish = begins[:, graph.end_segment] + passed[:, graph.end_piece] - passed[:, first[graph.end_segment]]
         return graph.steps.job_durations(finish)
 
-    def _chain(self, ends: Matrix, ready: Matrix, lead: Matrix, run: Matrix, gap: Matrix, low: int, high: int) -> None:
-        """Ends of the operations [low, high), which run one after the other within their process set.
+    def _chain(self, ends: Matrix, ready: Matrix, lead: Matrix, run: Matrix, gap: Matrix, here: Rows) -> None:
+        """Ends of some operations, in order; those of a process set run one after the other.
 
         end[k] = max(ready[k] + lead[k], end[k - 1] + gap[k]) + run[k], unrolled: with the running sum of gap and run
         subtracted it is a running maximum.
         """
         operations = self.graph.operations
-        chains = operations.process_set[low:high]
+        chains = operations.process_set[here]
         for chain in np.unique(chains):
-            rows = low + np.flatnonzero(chains == chain)
+            column = np.flatnonzero(chains == chain)
+            rows = here[column]
             total = np.cumsum(gap[:, rows] + run[:, rows], axis=1)
-            alone = ready[:, rows - low] + lead[:, rows] + run[:, rows]
+            alone = ready[:, column] + lead[:, rows] + run[:, rows]
             before = operations.before[rows[0]]
             if before >= 0:
                 alone[:, 0] = np.maximum(alone[:, 0], ends[:, before] + gap[:, rows[0]] + run[:, rows[0]])
@@ -194,31 +201,79 @@ def _lags(graph: Graph) -> tuple[Floats, Floats]:
 
 
 def _program(graph: Graph) -> list[_Turn]:
-    """The order in which things become known: waits by their ends, before each the operations that it needs."""
+    """The order in which things become known: in each turn all operations that can, then a wait of every rank that can.
+
+    It follows the dependencies, not the clocks, which differ a little between ranks.  Where clocks contradict the dependencies
+    nothing can: then the earliest wait lasts as long as it did.
+    """
+    order = np.argsort(graph.wait_segment, kind="stable")
+    rank_of_wait = graph.segment_rank[graph.wait_segment[order]]
+    queues = [order[rank_of_wait == row].tolist() for row in range(len(graph.steps.ranks))]
+    waiting = _Waiting(graph)
     turns: list[_Turn] = []
-    group: list[int] = []
-    in_group: set[int] = set()
-    low = high = 0
-    kinds, targets = graph.wait_kind.tolist(), graph.wait_target.tolist()
-    ranks = graph.segment_rank[graph.wait_segment].tolist()
-    group_kind = -1
-
-    def flush() -> None:
-        nonlocal low
-        if group or high > low:
-            turns.append(_Turn((low, high), np.array(group, dtype=np.int64)))
-        low = high
-        group.clear()
-        in_group.clear()
-
-    for wait, (kind, target, rank) in enumerate(zip(kinds, targets, ranks, strict=True)):
-        needs_more = kind != ON_BATCH and target >= high
-        if needs_more or rank in in_group or kind != group_kind:
-            flush()
-            if needs_more:
-                high = target + 1
-        group_kind = kind
-        group.append(wait)
-        in_group.add(rank)
-    flush()
+    at = [0] * len(queues)
+    while any(at[row] < len(queue) for row, queue in enumerate(queues)):
+        operations = waiting.advance()
+        ready: dict[int, list[int]] = {}
+        for row, queue in enumerate(queues):
+            if at[row] < len(queue) and waiting.can_end(queue[at[row]]):
+                ready.setdefault(waiting.kind[queue[at[row]]], []).append(queue[at[row]])
+                at[row] += 1
+        if not ready:
+            stuck = [(waiting.end_ns[queue[at[row]]], row) for row, queue in enumerate(queues) if at[row] < len(queue)]
+            _, row = min(stuck)
+            ready[ON_NOTHING] = [queues[row][at[row]]]
+            at[row] += 1
+        for on, waits in ready.items():
+            turns.append(_Turn(operations, np.array(waits, dtype=np.int64), on))
+            operations = operations[:0]
+            waiting.end(waits)
+    turns.append(_Turn(waiting.advance(), np.empty(0, dtype=np.int64), ON_NOTHING))
     return turns
+
+
+class _Waiting:
+    """Which operations are known, and which segments of ranks have begun."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.kind: list[int] = graph.wait_kind.tolist()
+        self.end_ns: list[int] = graph.wait_end_ns.tolist()
+        self._target: list[int] = graph.wait_target.tolist()
+        self._segment: list[int] = graph.wait_segment.tolist()
+        first = np.searchsorted(graph.segment_rank, np.arange(len(graph.steps.ranks)))
+        self._begun = np.zeros(len(graph.segment_rank), dtype=bool)
+        self._begun[first] = True
+        chains = graph.operations.process_set
+        self._chains = [np.flatnonzero(chains == chain) for chain in np.unique(chains)]
+        self._next = [0] * len(self._chains)
+        self._known = np.zeros(len(chains), dtype=bool)
+        self._arrival = graph.arrival_segment
+
+    def advance(self) -> Rows:
+        """The operations that become known now, in order."""
+        found = []
+        for number, rows in enumerate(self._chains):
+            first = self._next[number]
+            many = AHEAD
+            while first < len(rows):
+                some = rows[first : first + many]
+                segments = self._arrival[some]
+                can: np.ndarray = np.all(self._begun[np.maximum(segments, 0)] | (segments < 0), axis=1)
+                count = len(can) if can.all() else int(np.argmin(can))
+                found.append(some[:count])
+                first += count
+                if count < len(some):
+                    break
+            self._next[number] = first
+        here: Rows = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+        self._known[here] = True
+        return here
+
+    def can_end(self, wait: int) -> bool:
+        """Whether what it waits for is known."""
+        return self.kind[wait] != ON_OPERATION or bool(self._known[self._target[wait]])
+
+    def end(self, waits: list[int]) -> None:
+        """The segments behind these waits have begun."""
+        for wait in waits:
+            self._begun[self._segment[wait] + 1] = True

@@ -19,15 +19,21 @@ HEALTHY = {"data": 0.5, "forward": 30, "backward": 60, "wait:collective": 2, "op
 
 
 def jittered(steps: Sequence[Sequence[Parts]], seed: int = 1) -> list[list[Parts]]:
-    """Every part up to 5 % longer or shorter, and the ranks' waits stretched so that all end together."""
+    """Every part up to 5 % longer or shorter, and every rank waits at the collective until the last one has come."""
     chance = random.Random(seed)
     shaken = [[[(part, ms * chance.uniform(0.95, 1.05)) for part, ms in step] for step in rank] for rank in steps]
+    clocks = [0.0] * len(shaken)
     for step in zip(*shaken, strict=True):
-        longest = max(sum(ms for _, ms in parts) for parts in step)
-        for parts in step:
-            position = next(i for i, (part, _) in enumerate(parts) if part == "wait:collective")
-            missing = longest - sum(ms for _, ms in parts)
-            parts.insert(position, ("wait:negotiate", missing))
+        positions = [next(i for i, (part, _) in enumerate(parts) if part == "wait:collective") for parts in step]
+        moving = step[0][positions[0]][1]
+        asked = [
+            clock + sum(ms for _, ms in parts[:position])
+            for clock, parts, position in zip(clocks, step, positions, strict=True)
+        ]
+        for rank, (parts, position) in enumerate(zip(step, positions, strict=True)):
+            parts[position] = ("wait:collective", moving)
+            parts.insert(position, ("wait:negotiate", max(asked) - asked[rank]))
+            clocks[rank] = max(asked) + sum(ms for part, ms in parts[position + 1 :])
     return shaken
 
 
