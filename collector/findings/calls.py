@@ -13,11 +13,14 @@ from ..model.pattern import find_pattern
 from ..model.words import milliseconds, shorten
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
+from .transport import lacks_cores
 
 #: Callers that are user code; the runtime's own are the gradients, SyncBatchNorm and the like.
 USER: Final = ("user", "object", "barrier", "parameters")
 #: What is done every so many steps instead is as good as gone.
 SELDOM: Final = 50
+#: Buffers that DDP broadcasts in every step belong to a healthy run, as long as they cost less than this.
+MIN_OF_BUFFERS: Final = 0.15
 #: Calls with no more than this between them belong to one burst, with the code in between (pickling, .item()).
 BURST_NS: Final = 5_000_000
 #: Lines of code that a sentence names.
@@ -84,7 +87,7 @@ class BlockingCalls:
 
 def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Finding | None:
     """Of one kind of caller; None if it costs little."""
-    if not mine.any():
+    if not mine.any() or (caller == "parameters" and lacks_cores(facts)):
         return None
     assert facts.graph is not None
     graph, operations = facts.graph, facts.graph.operations
@@ -92,7 +95,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     gone = mine & (step % SELDOM != 0) if facts.steps.count > SELDOM else mine
     work = {str(Category.OTHER): _code_between(facts, mine)}
     outcome = facts.outcome(Change(gone=gone, work=work))
-    if outcome.gain < WORTH_RATIO / 2:
+    if outcome.gain < (MIN_OF_BUFFERS if caller == "parameters" else WORTH_RATIO / 2):
         return None
     by_step = np.bincount(step[mine], minlength=facts.steps.count).astype(float)
     pattern = find_pattern(by_step, facts.steps.numbers)

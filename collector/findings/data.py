@@ -31,7 +31,7 @@ class SlowLoader:
             return []
         mean_by_rank = waits_ns.mean(axis=1)
         step_ns = facts.mean_step_ns
-        guilty = mean_by_rank >= 0.5 * mean_by_rank.max()
+        guilty = (mean_by_rank >= 0.5 * mean_by_rank.max()) | _cannot_keep_up(facts)
         ranks = tuple(rank for rank, bad in zip(facts.ranks, guilty, strict=True) if bad)
         wait_ns = float(mean_by_rank[guilty].mean())
         made = _how_batches_are_made(facts, ranks)
@@ -86,6 +86,20 @@ def _how_it_is_spent(facts: Facts, guilty: np.ndarray) -> str:
     if running > 0.7:  # noqa: PLR2004  most of it
         return ", computing"
     return ", waiting (for a disk, the network, a lock)" if running < 0.3 else ""  # noqa: PLR2004
+
+
+def _cannot_keep_up(facts: Facts) -> np.ndarray:
+    """Ranks whose workers are about as slow as the slowest rank's: the others' waits hide theirs.  bool[rank]."""
+    spans = facts.trace.spans
+    made = spans[(spans["name"] == DATA_FETCH) & (spans["lane_kind"] == str(LaneKind.WORKER))]
+    needed = np.zeros(len(facts.ranks))
+    for row, rank in enumerate(facts.ranks):
+        mine = made[made["rank"] == rank]
+        if len(mine):
+            needed[row] = float(mine["dur_ns"].median()) / mine["lane"].nunique()
+    step_ns = facts.mean_step_ns
+    slow: np.ndarray = (needed > 0.8 * needed.max()) & (needed > 0.8 * step_ns)
+    return slow
 
 
 def _long_waits(waits_ns: np.ndarray) -> np.ndarray:

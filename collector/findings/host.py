@@ -67,8 +67,8 @@ class Checkpoints:
         steps = int((writing_ns.max(axis=0) > 0).sum())
         return [
             Finding(
-                class_="compute",
-                cause="checkpoint-stall",
+                class_="compute" if len(ranks) == len(facts.ranks) else "straggler",
+                cause="checkpoint-stall" if len(ranks) == len(facts.ranks) else "periodic-checkpoint-on-one-rank",
                 ranks=ranks,
                 predicted_gain=outcome.gain,
                 gain_interval=outcome.interval,

@@ -8,6 +8,7 @@ import numpy as np
 from ...timeline.vocabulary import GARBAGE_COLLECTION, Category
 from ..facts import Facts, Outcome
 from ..model.breakdown import EXPOSED
+from ..model.host_load import find_host_load
 from ..model.pattern import Pattern, find_pattern
 from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
@@ -17,6 +18,9 @@ from .root_cause import root_cause
 
 #: Less gain than this is not worth a finding.
 MIN_GAIN: Final = 0.02
+#: What other processes do to a rank on a busy host stays below this gain.
+MAX_OF_LOAD: Final = 0.15
+BUSY_RATIO: Final = 0.97
 #: What ranks have to share of the steps in which only one of them is slow, to be slow in turn.
 IN_TURN_RATIO: Final = 0.8
 #: Garbage collection that makes so much of the excess is its cause.
@@ -55,7 +59,8 @@ class SlowRanks:
         outcome = facts.outcome(change)
         if outcome.gain < MIN_GAIN:
             return []
-        return [_describe(facts, excess, outcome)]
+        described = _describe(facts, excess, outcome)
+        return [] if _is_other_load(facts, described) else [described]
 
 
 def _describe(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
@@ -106,6 +111,18 @@ def _describe(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
         ),
         outcome=outcome,
     )
+
+
+def _is_other_load(facts: Facts, finding: Finding) -> bool:
+    """Whether other processes of the hosts explain a small excess: whichever rank they disturb is not to blame."""
+    if finding.predicted_gain > MAX_OF_LOAD or finding.evidence.get("root_cause", {}).get("is", "") not in {
+        "",
+        "starved-of-cores",
+        "slow-processor",
+    }:
+        return False
+    load = find_host_load(facts.trace, facts.steps)
+    return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > BUSY_RATIO)
 
 
 def _subject(ranks: tuple[int, ...], facts: Facts) -> tuple[str, str, str]:

@@ -128,7 +128,7 @@ def fits_shared_memory(facts: Facts) -> bool:
     """Whether all ranks are on one host and yet talk through sockets, on processors."""
     if facts.trace.meta.runtime == "torch":
         return False  # PyTorch's own wheels have no MPI to change to
-    if not _is_one_host(facts) or _lacks_cores(facts):
+    if not _is_one_host(facts) or lacks_cores(facts):
         return False
     algorithms = set(facts.collectives["algorithm"].astype(str).str.lower())
     return bool(algorithms) and algorithms <= {"gloo", ""} and "gloo" in algorithms and not is_slow_link(facts)
@@ -145,7 +145,7 @@ def _is_one_host(facts: Facts) -> bool:
     )
 
 
-def _lacks_cores(facts: Facts) -> bool:
+def lacks_cores(facts: Facts) -> bool:
     """Whether the ranks have too few cores: another transport would wait for them all the same, or take more of them."""
     load = find_host_load(facts.trace, facts.steps)
     return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > MAX_BUSY_RATIO)
