@@ -63,9 +63,10 @@ def causes_in_document() -> set[str]:
     """In bold at the beginning of a paragraph, with or without a class in front."""
     found: set[str] = set()
     for line in DOCUMENT.splitlines():
-        while bold := re.match(r"(?:, )?\*\*(?:[a-z]+: )?([^*]+)\*\*(?: \([^)]*\))?", line):
+        rest = line
+        while bold := re.match(r"(?:, )?\*\*(?:[a-z]+: )?([^*]+)\*\*(?: \([^)]*\))?", rest):
             found.add(bold[1])
-            line = line[bold.end() :]
+            rest = rest[bold.end() :]
     return found
 
 
