@@ -46,6 +46,7 @@ def to_report(summary: Summary) -> dict[str, Any]:
         "findings": [_finding(finding, full=True) for finding in summary.findings],
         "blame": _blame(summary),
         "plan": [{**_finding(step.finding, full=False), "step_ns": round(step.step_ns)} for step in summary.plan],
+        "model_error_ratio": None if summary.model_error_ratio is None else round(summary.model_error_ratio, 6),
         "device": device_record(summary.device),
         "notes": list(summary.notes),
         "what_if": [describe(prediction) for prediction in summary.predictions],

@@ -172,6 +172,8 @@ class Summary:
     """None where the trace shows none."""
     plan: tuple[PlanStep, ...] = ()
     """In the order in which to change things."""
+    model_error_ratio: float | None = None
+    """How far the replay without a change is from the measured steps (Replay.error_ratio); None where nothing is replayed."""
 
     @property
     def shown_parts(self) -> tuple[Part, ...]:
@@ -236,6 +238,7 @@ def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled
         scaling=scaled,
         blame=_blame(analysis),
         plan=tuple(PlanStep(finding=step.finding, step_ns=step.step_ns) for step in analysis.plan),
+        model_error_ratio=None if facts.replay is None else facts.replay.error_ratio,
     )
 
 

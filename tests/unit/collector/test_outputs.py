@@ -43,6 +43,14 @@ def test_reports_of_real_traces_follow_their_schema(shared_traces: Path, capsys:
         assert len(report["what_if"]) == len(options) // 2
 
 
+def test_the_report_says_how_far_the_model_is_from_the_measured_steps() -> None:
+    """Rounded for the file; null where there are no steps to replay."""
+    analysis = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))
+    assert analysis.facts.replay is not None
+    assert make_report(analysis)["model_error_ratio"] == pytest.approx(analysis.facts.replay.error_ratio, abs=1e-6)
+    assert make_report(analyze(make_trace([[], []])))["model_error_ratio"] is None
+
+
 def test_the_schema_names_every_part_of_a_step() -> None:
     """So that a new part is not forgotten."""
     assert SCHEMA["properties"]["breakdown"]["properties"]["median_step_ns"]["required"] == list(PARTS)

@@ -1,0 +1,116 @@
+"""Collectives that user code calls in every step: what they are called, where they are, what they cost."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.traces import MS, Parts, make_trace
+from tlkit.collector import analyze
+from tlkit.collector.analysis import measure
+from tlkit.collector.facts import Facts
+from tlkit.collector.findings.calls import BlockingCalls
+from tlkit.collector.model.steps import find_steps
+from tlkit.timeline.trace import COLLECTIVE_COLUMNS, Trace, make_table
+
+#: Three calls of 5 ms each after the optimizer; the first collective of a step is the gradients'.
+STEP: Parts = [
+    ("data", 0.5),
+    ("forward", 30),
+    ("backward", 60),
+    ("wait:collective", 2),
+    ("optimizer", 3),
+    ("wait:collective", 5),
+    ("forward", 0.001),
+    ("wait:collective", 5),
+    ("forward", 0.001),
+    ("wait:collective", 5),
+    ("host", 2),
+]
+CALLS = 3
+
+
+def with_calls(caller: str, where: str, *, blocking: int = 1, count: int = 30, ranks: int = 2) -> Trace:
+    """A trace in which `caller` calls all collectives but the gradients'."""
+    trace = make_trace([[STEP] * count for _ in range(ranks)], nbytes=1000, tensors_per_collective=1)
+    table = trace.collectives
+    called = table["seq"].to_numpy() % (CALLS + 1) > 0
+    columns = {name: table[name].to_numpy() for name in COLLECTIVE_COLUMNS} | {
+        "caller": np.where(called, caller, "gradient"),
+        "where": np.where(called, where, ""),
+        "blocking": np.where(called, blocking, 0),
+    }
+    return replace(trace, collectives=make_table(COLLECTIVE_COLUMNS, columns))
+
+
+def facts_of(trace: Trace) -> Facts:
+    return measure(trace, find_steps(trace))
+
+
+@pytest.mark.parametrize(
+    ("caller", "cause", "words"),
+    [
+        ("user", "blocking-calls", "3 blocking collectives of its own"),
+        (
+            "object",
+            "object-collectives",
+            "3 collectives of Python objects (a pickle and at least two collectives each)",
+        ),
+        ("barrier", "barriers", "3 barriers"),
+        ("parameters", "repeated-broadcasts", "3 broadcasts of parameters or buffers"),
+    ],
+)
+def test_calls_are_named_with_their_line_and_cost(caller: str, cause: str, words: str) -> None:
+    """15 of 112.5 ms, in every step."""
+    facts = facts_of(with_calls(caller, "train.py:12"))
+    (finding,) = BlockingCalls().find(facts)
+
+    assert (finding.class_, finding.cause, finding.ranks) == ("communication", cause, (0, 1))
+    assert finding.predicted_gain == pytest.approx(15 / 112.502, abs=0.002)
+    assert finding.gain_interval[0] <= finding.predicted_gain <= finding.gain_interval[1]
+    assert finding.sentence.startswith(f"The training calls {words} in every step (train.py:12) and waits for each")
+    assert "15.0 ms of each 113 ms step" in finding.sentence
+    assert finding.evidence["calls_per_step"] == CALLS
+    assert finding.evidence["where"] == ["train.py:12"]
+    assert finding.evidence["pattern"] == "always"
+    assert finding.evidence["median_call_ns"] == 5 * MS
+
+
+def test_the_verdict_names_them_too() -> None:
+    verdict = analyze(with_calls("user", "metrics.py:7")).verdict
+
+    assert (verdict.class_, verdict.cause) == ("communication", "blocking-calls")
+    assert "metrics.py:7" in verdict.sentence
+
+
+@pytest.mark.parametrize(("caller", "blocking"), [("user", 0), ("user", -1), ("gradient", 1), ("norm", 1), ("", 1)])
+def test_only_blocking_calls_of_user_code_count(caller: str, blocking: int) -> None:
+    assert not BlockingCalls().find(facts_of(with_calls(caller, "train.py:12", blocking=blocking)))
+
+
+def test_in_a_long_run_every_fiftieth_step_keeps_them() -> None:
+    """In 119 analysed steps the calls of three stay."""
+    facts = facts_of(with_calls("user", "train.py:12", count=120))
+    (finding,) = BlockingCalls().find(facts)
+
+    assert finding.outcome is not None
+    assert np.flatnonzero(finding.outcome.saved_ns < 10 * MS).tolist() == [0, 50, 100]
+    assert finding.predicted_gain == pytest.approx(15 / 112.502 * 116 / 119, abs=0.002)
+
+
+def test_several_callers_have_a_finding_each() -> None:
+    trace = with_calls("user", "train.py:12")
+    table = trace.collectives
+    columns = {name: table[name].to_numpy() for name in COLLECTIVE_COLUMNS}
+    last = table["seq"].to_numpy() % (CALLS + 1) == CALLS
+    columns["caller"] = np.where(last, "barrier", columns["caller"])
+    columns["where"] = np.where(last, "train.py:20", columns["where"])
+    found = BlockingCalls().find(facts_of(replace(trace, collectives=make_table(COLLECTIVE_COLUMNS, columns))))
+
+    assert {finding.cause: finding.evidence["where"] for finding in found} == {
+        "blocking-calls": ["train.py:12"],
+        "barriers": ["train.py:20"],
+    }
+    gains = {finding.cause: finding.predicted_gain for finding in found}
+    assert gains["blocking-calls"] == pytest.approx(10 / 112.502, abs=0.002)
+    assert gains["barriers"] == pytest.approx(5 / 112.502, abs=0.002)
