@@ -107,7 +107,7 @@ def changes(draw: st.DrawFn, replay: Replay) -> Change:
 
 
 @given(plans())
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(8))
 def test_without_a_change_the_measured_steps_come_out(plan: Plan) -> None:
     for warm_up in (0, 1):
         replay = replay_of(record(plan), warm_up)
@@ -118,7 +118,7 @@ def test_without_a_change_the_measured_steps_come_out(plan: Plan) -> None:
 
 
 @given(st.integers(1, 4), st.integers(3, 12), st.integers(0, 2**32 - 1))
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(8))
 def test_without_a_change_the_steps_of_blocking_calls_come_out(ranks: int, count: int, seed: int) -> None:
     """Parts in any order with waits between them, for which all ranks meet."""
     random = np.random.default_rng(seed)
@@ -139,7 +139,7 @@ def test_without_a_change_the_steps_of_blocking_calls_come_out(ranks: int, count
 
 
 @given(st.data())
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(8))
 def test_any_change_does_what_a_slow_simulation_says(data: st.DataObject) -> None:
     replay = replay_of(record(data.draw(plans())))
     change = data.draw(changes(replay))
@@ -148,7 +148,7 @@ def test_any_change_does_what_a_slow_simulation_says(data: st.DataObject) -> Non
 
 
 @given(st.data())
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(8))
 def test_several_changes_at_once_are_each_alone_and_together_their_product(data: st.DataObject) -> None:
     replay = replay_of(record(data.draw(plans())))
     several = data.draw(st.lists(changes(replay), min_size=2, max_size=5))
@@ -171,7 +171,7 @@ def test_more_changes_than_are_held_at_once_are_each_alone(monkeypatch: pytest.M
 
 
 @given(plans(), st.integers(0, 2**32 - 1))
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(8))
 def test_changed_work_gives_the_run_that_would_have_been_made(plan: Plan, seed: int) -> None:
     """The plan with other work is played anew; collectives that never queue have nothing to estimate."""
     random = np.random.default_rng(seed)
@@ -222,6 +222,18 @@ def test_a_hidden_collective_appears_when_backward_is_quicker() -> None:
 
     assert replay.baseline_ns.tolist() == pytest.approx([usual * MS] * 9)
     assert replay.steps_ns([Change(work={"backward": 0.5})])[0].tolist() == pytest.approx([quick * MS] * 9)
+
+
+def test_collectives_keep_their_distance_across_steps() -> None:
+    """Two of 5 ms with 10 ms in front of each: without any work a step takes 30 ms."""
+    plan = replace(even(2, 10, 2, gap=10 * MS), forward=np.full((2, 10), 20 * MS), lead=0)
+    plan = replace(plan, backward=np.full((2, 10, 2), MS), optimizer=np.full((2, 10), MS))
+    replay = replay_of(record(plan))
+    nothing = Change(work=dict.fromkeys(("forward", "backward", "optimizer"), 0.0))
+
+    assert replay.baseline_ns.tolist() == pytest.approx([42 * MS] * 9)
+    # The first analysed step has nothing in front of it.
+    assert replay.steps_ns([nothing])[0, 1:].tolist() == pytest.approx([30 * MS] * 8)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
