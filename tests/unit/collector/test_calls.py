@@ -57,7 +57,6 @@ def facts_of(trace: Trace) -> Facts:
             "3 collectives of Python objects (a pickle and at least two collectives each)",
         ),
         ("barrier", "barriers", "3 barriers"),
-        ("parameters", "repeated-broadcasts", "3 broadcasts of parameters or buffers"),
     ],
 )
 def test_calls_are_named_with_their_line_and_cost(caller: str, cause: str, words: str) -> None:
@@ -114,3 +113,8 @@ def test_several_callers_have_a_finding_each() -> None:
     gains = {finding.cause: finding.predicted_gain for finding in found}
     assert gains["blocking-calls"] == pytest.approx(10 / 112.502, abs=0.002)
     assert gains["barriers"] == pytest.approx(5 / 112.502, abs=0.002)
+
+
+def test_broadcasts_of_buffers_that_cost_little_are_not_named() -> None:
+    """Broadcasts of 15 of 112.5 ms belong to a healthy run of DDP."""
+    assert not BlockingCalls().find(facts_of(with_calls("parameters", "train.py:12")))
