@@ -65,10 +65,14 @@ class Checkpoints:
         outcome = facts.outcome(facts.without(str(Category.CHECKPOINT), writing_ns))
         ranks = tuple(rank for rank, row in zip(facts.ranks, writing_ns, strict=True) if row.any())
         steps = int((writing_ns.max(axis=0) > 0).sum())
+        everywhere = len(ranks) == len(facts.ranks)
+        cause = "checkpoint-stall" if everywhere else "checkpoint-on-one-rank"
+        if not everywhere and steps < facts.steps.count:
+            cause = f"periodic-{cause}"
         return [
             Finding(
-                class_="compute" if len(ranks) == len(facts.ranks) else "straggler",
-                cause="checkpoint-stall" if len(ranks) == len(facts.ranks) else "periodic-checkpoint-on-one-rank",
+                class_="compute" if everywhere else "straggler",
+                cause=cause,
                 ranks=ranks,
                 predicted_gain=outcome.gain,
                 gain_interval=outcome.interval,
