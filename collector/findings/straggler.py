@@ -21,6 +21,8 @@ MIN_GAIN: Final = 0.02
 #: What other processes do to a rank on a busy host stays below this gain.
 MAX_OF_LOAD: Final = 0.15
 BUSY_RATIO: Final = 0.97
+#: A part's share of the excess is so much above its share of the work if something is wrong in that part.
+CONCENTRATED: Final = 0.2
 #: What ranks have to share of the steps in which only one of them is slow, to be slow in turn.
 IN_TURN_RATIO: Final = 0.8
 #: Garbage collection that makes so much of the excess is its cause.
@@ -121,8 +123,19 @@ def _is_other_load(facts: Facts, finding: Finding) -> bool:
         "slow-processor",
     }:
         return False
+    if finding.evidence["pattern"] not in {"sometimes", "in-turn"} and _is_concentrated(facts, finding):
+        return False
     load = find_host_load(facts.trace, facts.steps)
     return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > BUSY_RATIO)
+
+
+def _is_concentrated(facts: Facts, finding: Finding) -> bool:
+    """Whether one part has far more of the excess than of the work: what takes cores slows all parts down alike."""
+    excess = finding.evidence["excess_by_category_ns"]
+    part = max(excess, key=excess.__getitem__)
+    total = sum(max(value, 0) for value in excess.values())
+    work = sum(float(facts.part(name).sum()) for name in excess)
+    return bool(excess[part] / max(total, 1) > CONCENTRATED + float(facts.part(part).sum()) / max(work, 1.0))
 
 
 def _subject(ranks: tuple[int, ...], facts: Facts) -> tuple[str, str, str]:
@@ -173,6 +186,8 @@ def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
         confidence=0.8,
         evidence={
             "mean_excess_ns": round(amount),
+            "pattern": "in-turn",
+            "root_cause": {"is": "" if same is None else same.slug},
             "slow_steps_by_rank": {str(facts.ranks[row]): int(slow[row].sum()) for row in excess.rows},
             "excess_by_category_ns": {name: round(value) for name, value in by_part.items()},
             "chance_ns": round(excess.spread_ns),

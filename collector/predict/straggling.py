@@ -9,6 +9,8 @@ from ..facts import Facts
 from ..model.peers import Excess, find_excess
 from .change import Change, removed
 
+#: All work together is preferred to a part of it if it gains nearly as much.
+NEARLY: Final = 0.85
 #: Parts in which a rank can be slow by itself; data loading has findings of its own.
 PARTS_OF_WORK: Final = tuple(
     map(
@@ -26,14 +28,28 @@ PARTS_OF_WORK: Final = tuple(
 
 
 def find_stragglers(facts: Facts) -> tuple[Excess, Change] | None:
-    """The ranks that are slow by their own work, and the change that makes them work as their peers do."""
+    """The ranks that are slow by their own work, and the change that makes them work as their peers do.
+
+    All work of the ranks is compared, and every part by itself, which shows what the ups and downs of the other parts
+    hide; what gains most is it.
+    """
     if facts.replay is None or facts.is_pipeline:
         return None
     work = facts.breakdown.own_work_ns - facts.part(str(Category.DATA))
-    excess = find_excess(work, facts.mean_step_ns)
-    if excess is None:
+    whole = find_excess(work, facts.mean_step_ns)
+    found: list[tuple[Excess, Change]] = []
+    if whole is not None:
+        found.append((whole, Change(work=_shares(facts, whole))))
+    for part in PARTS_OF_WORK:
+        excess = find_excess(facts.part(part), facts.mean_step_ns)
+        if excess is not None:
+            found.append((excess, facts.without(part, excess.excess_ns)))
+    if not found:
         return None
-    return excess, Change(work=_shares(facts, excess))
+    gains = [facts.outcome(change).gain for _, change in found]
+    best = max(range(len(found)), key=gains.__getitem__)
+    # One rank that is slower in everything is told as that.
+    return found[0] if whole is not None and gains[0] >= NEARLY * gains[best] else found[best]
 
 
 def _shares(facts: Facts, excess: Excess) -> dict[str, np.ndarray]:
