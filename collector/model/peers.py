@@ -25,6 +25,8 @@ CLEAR: Final = 1.3
 SPIKE: Final = 6.0
 #: Usual differences between ranks this many deviations of a mean above nothing are no chance.
 SURE: Final = 4.0
+#: Usual differences below this share of what single steps differ by are beside the point.
+SMALL_BESIDE: Final = 0.25
 #: What a rank usually works, beside the others: not the median, which jumps where a rank is slow in half of the steps.
 USUAL_QUANTILE: Final = 0.3
 #: Less than this share of a step is not worth naming a rank.
@@ -138,7 +140,10 @@ def _typical_peer(work: Matrix, usual: Row, clear_ns: float) -> Row:
     that are slow in turn do not count.
     """
     low, high = float(usual.min()), float(usual.max())
-    quick = usual <= (low + 0.5 * (high - low) if high - low > clear_ns else high)
+    # A small usual difference must not hide that the quicker rank is the slow one now and then.
+    behind = work - np.sort(work, axis=0)[(len(work) - 1) // 2]
+    differ = high - low > max(clear_ns, SMALL_BESIDE * float(np.quantile(behind, 0.98)))
+    quick = usual <= (low + 0.5 * (high - low) if differ else high)
     chosen = np.sort(work[quick] - usual[quick][:, None], axis=0) + usual[quick].mean()
     return np.asarray(chosen[(len(chosen) - 1) // 2] if len(chosen) < 4 else np.median(chosen, axis=0))  # noqa: PLR2004
 
