@@ -258,10 +258,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         spoil_job=lambda job, _: replace(job, threshold_nbytes=0), max_share=0.6,
     ),
     "slow-link": _communication(
-        causes=("slow-link", "bandwidth-bound", "exposed-communication", "wrong-backend"), spoil_job=_slow_wire,
+        causes=("slow-link", "bandwidth-bound", "exposed-communication", "exposed-nccl", "wrong-backend"), spoil_job=_slow_wire,
     ),
     "high-latency": _communication(
-        causes=("slow-link", "high-latency", "many-small-collectives", "exposed-communication", "wrong-backend"),
+        causes=("slow-link", "high-latency", "many-small-collectives", "exposed-communication", "exposed-nccl", "wrong-backend"),
         spoil_job=lambda job, fault: replace(job, latency_ns=job.latency_ns + int(fault.amount_ns(job))),
     ),
     "slow-negotiation": _communication(
@@ -298,9 +298,9 @@ KINDS: Final[Mapping[str, Kind]] = {
         everywhere="", somewhere="straggler", causes=("slow-gpu", "slow-device", "slow-forward", "slow-backward", "late-rank"),
         spoil_plan=_slow_device, patterns=(ALWAYS, ALWAYS, WINDOW, IN_TURN),
     ),
-    "launch-bound": Kind(everywhere="compute", causes=("device-idle", "launch-bound"), spoil_job=_launch_bound, max_share=0.6),
+    "launch-bound": Kind(everywhere="compute", causes=("device-idle", "device-idle-launch", "device-idle-host-work"), spoil_job=_launch_bound, max_share=0.6),
     "synchronisation": Kind(
-        everywhere="compute", causes=("device-idle", "blocking-synchronisation", "blocking-copy", "launch-bound"),
+        everywhere="compute", causes=("device-idle", "device-idle-synchronisation", "device-idle-blocking-copy", "device-idle-launch"),
         prepare=_slow_launches, spoil_job=lambda job, _: _with_device(job, syncs=len(job.layers)), max_share=0.4,
     ),
     "exposed-copies": Kind(
