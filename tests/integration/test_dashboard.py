@@ -105,14 +105,14 @@ def wait_for(page: Page, words: str, timeout_s: float = 15) -> None:
 def test_every_page_shows_what_it_is_for(page: Page, address: str) -> None:
     """In light and dark, without a complaint in the console."""
     expected = {
-        "verdict": "longer than any other rank in every step, in forward",
+        "verdict": "longer than the other rank in every step, in forward",
         "steps": "Longest steps",
         "ranks": "Who waits for whom",
         "communication": "How communication does",
         "data": "How long the training waits",
         "devices": "forward cpu, ms",
         "timeline": "open in Perfetto",
-        "compare": "Its parts, largest change first",
+        "compare": "Parts of the mean step, largest change first",
     }
     for name in PAGES:
         page.goto(f"{address}/{name}")
@@ -160,7 +160,7 @@ def test_a_live_page_goes_on_and_leaves_open_what_was_opened(page: Page, timelin
                 file.write(b"".join(lines[round(len(lines) * begin) : round(len(lines) * end)]))
 
     def steps() -> int:
-        found = re.search(r"(\d+) steps", page.get_by_text(re.compile(r"\d+ steps, median")).first.inner_text())
+        found = re.search(r"(\d+) steps", page.get_by_text(re.compile(r"\d+ steps, mean")).first.inner_text())
         return int(found[1]) if found else 0
 
     def wait_for_more_than(count: int) -> int:

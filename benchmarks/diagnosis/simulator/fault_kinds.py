@@ -298,9 +298,13 @@ KINDS: Final[Mapping[str, Kind]] = {
         everywhere="", somewhere="straggler", causes=("slow-gpu", "slow-device", "slow-forward", "slow-backward", "late-rank"),
         spoil_plan=_slow_device, patterns=(ALWAYS, ALWAYS, WINDOW, IN_TURN),
     ),
-    "launch-bound": Kind(everywhere="compute", causes=("device-idle", "device-idle-launch", "device-idle-host-work"), spoil_job=_launch_bound, max_share=0.6),
+    "launch-bound": Kind(
+        everywhere="compute", causes=("device-idle", "device-idle-launch", "device-idle-host-work"),
+        spoil_job=_launch_bound, max_share=0.6,
+    ),
     "synchronisation": Kind(
-        everywhere="compute", causes=("device-idle", "device-idle-synchronisation", "device-idle-blocking-copy", "device-idle-launch"),
+        everywhere="compute",
+        causes=("device-idle", "device-idle-synchronisation", "device-idle-blocking-copy", "device-idle-launch"),
         prepare=_slow_launches, spoil_job=lambda job, _: _with_device(job, syncs=len(job.layers)), max_share=0.4,
     ),
     "exposed-copies": Kind(
