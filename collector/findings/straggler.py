@@ -162,6 +162,8 @@ def _are_slow_in_turn(excess: Excess) -> bool:
     slow = excess.slow
     if len(excess.rows) < 2:  # noqa: PLR2004
         return False
+    if len(excess.rows) == len(slow):
+        return True  # nobody is left who would be quick always
     together = slow.sum(axis=0)
     alone = float((together == 1).sum() / max((together > 0).sum(), 1))
     return alone >= IN_TURN_RATIO and float(slow.mean(axis=1).max()) < IN_TURN_RATIO
@@ -196,10 +198,10 @@ def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
         },
         remedy=(same.remedy if same is not None and same.remedy else _REMEDIES[part]),
         sentence=(
-            f"In {hit.mean():.0%} of the steps one of {name_ranks(ranks, 0).lower()} works {milliseconds(amount)} "
+            f"In {hit.mean():.0%} of the steps one or more of {name_ranks(ranks, 0).lower()} work {milliseconds(amount)} "
             f"longer than the "
-            f"others, another one each time, {_CAUSES[part][1]}"
-            f"{same.sentence and ': ' + same.sentence if same is not None else ''}; the rest wait for it."
+            f"others, not the same ones each time, {_CAUSES[part][1]}"
+            f"{same.sentence and ': ' + same.sentence if same is not None else ''}; the rest wait."
         ),
         outcome=outcome,
     )

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from ...timeline.trace import Trace
 from .breakdown import EXPOSED, IDLE, PARTS, Breakdown
@@ -285,11 +284,3 @@ def _join(steps: Steps, tracks: list[_Track], operations: Operations, loading: L
         end_segment=marks_segment[:, count:],
         end_piece=marks_piece[:, count:],
     )
-
-
-def own_work(graph: Graph) -> pd.DataFrame:
-    """Own time by rank and step, one column a part (ns): for notebooks and tests."""
-    table = pd.DataFrame(graph.piece_ns, columns=list(PARTS))
-    table["rank"] = np.array(graph.steps.ranks)[graph.piece_rank]
-    table["step"] = np.where(graph.piece_step >= 0, graph.steps.numbers[graph.piece_step], -1)
-    return table[table["step"] >= 0].groupby(["rank", "step"]).sum().reset_index()

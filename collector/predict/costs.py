@@ -45,12 +45,6 @@ class Costs:
         spread: Floats = graph.piece_ns[:, _BACKWARD] * share[graph.piece_rank, graph.piece_step]
         return spread
 
-    @property
-    def latency_share(self) -> float:
-        """How much of all operations' time goes with their number rather than with their bytes."""
-        spent = float(self.latency_ns.sum() + self.transfer_ns.sum())
-        return float(self.latency_ns.sum()) / spent if spent else 0.0
-
 
 def find_costs(graph: Graph, breakdown: Breakdown, contention_ns: Matrix) -> Costs:
     """Divide the durations of a run's operations."""
