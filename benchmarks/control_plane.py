@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from tlkit.runtime.control.coordinator import Coordinator, share_out
-from tlkit.runtime.control.member import Member
-from tlkit.runtime.control.messages import Ready, Request, Work, decode, encode
-from tlkit.runtime.work import Entry, Handle
+from tlkit.runtime.core.control.coordinator import Coordinator, share_out
+from tlkit.runtime.core.control.member import Member
+from tlkit.runtime.core.control.messages import Ready, Request, Work, decode, encode
+from tlkit.runtime.core.work import Entry, Handle
 
 
 def simulate(ranks: int, tensors: int, messages: int, steps: int) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The build: setuptools, and one file more in the wheel.
 
 `tlkit_horovod.pth` makes `import horovod.torch` work wherever tlkit is installed and Horovod is not
-(runtime/horovod_alias.py).  It has to lie in site-packages itself, which setuptools has no option for, so it is added to
+(runtime/horovod/alias.py).  It has to lie in site-packages itself, which setuptools has no option for, so it is added to
 the wheels that setuptools builds, normal and editable, and to their list of files, so that uninstalling removes it.
 """
 
@@ -24,7 +24,7 @@ from setuptools.build_meta import (  # what a front end asks of a build
 PTH_NAME = "tlkit_horovod.pth"
 # One line, since site runs each line by itself.  Whatever goes wrong, an interpreter has to start.
 PTH_LINE = (
-    "import sys; exec('try:\\n import tlkit.runtime.horovod_hook as h\\n h.install()\\nexcept Exception:\\n pass')\n"
+    "import sys; exec('try:\\n import tlkit.runtime.horovod.hook as h\\n h.install()\\nexcept Exception:\\n pass')\n"
 )
 
 

@@ -13,11 +13,11 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     """Functions that need torch, imported when they are asked for."""
     if name == "instrument":
-        from .runtime.recording import instrument  # noqa: PLC0415
+        from .runtime.instrument.recording import instrument  # noqa: PLC0415
 
         return instrument
     if name == "trace_handler":
-        from .runtime.profiling import trace_handler  # noqa: PLC0415
+        from .runtime.instrument.profiling import trace_handler  # noqa: PLC0415
 
         return trace_handler
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from ...timeline import recorder
 from ...timeline.shard_format import Call, describe_calls
 from ...timeline.vocabulary import Category, LaneKind
-from ..dtypes import DTYPE_NAMES
 
 _log = logging.getLogger("tlkit.instrument")
 
@@ -166,7 +165,7 @@ class Collective(UnderWay):
         self.args = {
             "seq": seq,
             "process_set": described.number,
-            "dtype": DTYPE_NAMES.get(tensors[0].dtype, str(tensors[0].dtype).removeprefix("torch.")) if tensors else "",
+            "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
             "bytes": sum(tensor.nbytes for tensor in tensors),
             "algorithm": described.backend,
             **describe_calls((call,)),

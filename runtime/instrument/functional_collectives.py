@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ...timeline import recorder
 from ...timeline.vocabulary import SYNCHRONIZE, Category
-from ..calls import current_of_torch
+from ..core.calls import current_of_torch
 from .collective_spans import Collective, begin, here, reduction
 from .patching import Patches
 

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...timeline import recorder
 from ...timeline.vocabulary import MEMCPY_OUT, SYNCHRONIZE, Category, LaneKind
-from ..calls import GRADIENT, current_of_torch, handing_on
+from ..core.calls import GRADIENT, current_of_torch, handing_on
 from .collective_spans import Message, UnderWay, begin, forget, groups, here, reduction
 from .model import at_backward_end
 from .patching import Patches

@@ -1,7 +1,7 @@
 """`tl-run --min-np`: a job whose ranks come and go.
 
-Workers ask this process who they are (`runtime/elastic_client.py`), over a connection to this machine with a token from their
-environment.  When one is lost or hosts change, all that are left check in again and get new ranks.
+Workers ask this process who they are (runtime/core/elastic_client.py), over a connection to this machine with a token from
+their environment.  When one is lost or hosts change, all that are left check in again and get new ranks.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ...timeline.errors import UsageError
-from .. import elastic_client
+from ..core import elastic_client
 from .hosts import is_local, parse_hosts
 from .placement import LOOPBACK, environments, free_port, place
 from .roster import Member, Roster

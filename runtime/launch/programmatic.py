@@ -164,7 +164,7 @@ def _run_as_rank(folder: Path) -> int:
 
 def _own_rank() -> int:
     """This process's rank: as the runtime counts if it runs, else as the launcher has said."""
-    from ..topology import read_launched  # noqa: PLC0415
+    from ..core.topology import read_launched  # noqa: PLC0415
 
     return read_launched(os.environ).rank
 

@@ -1,7 +1,7 @@
 """Horovod's PyTorch API: `import tlkit.runtime.torch as hvd`, or `import horovod.torch as hvd`."""
 
-from ..errors import HorovodInternalError
-from ..process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
+from ..core.errors import HorovodInternalError
+from ..core.process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
 from . import elastic
 from .basics import (
     add_process_set,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import instrument
-from ..calls import calling
+from ..core.calls import calling
 from .operands import Adasum
 from .reductions import grouped_allreduce_async_
 from .submission import synchronize

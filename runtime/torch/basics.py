@@ -7,17 +7,19 @@ from typing import Any
 import torch
 
 from ...timeline.errors import TlkitError
-from .. import engine, transports
-from ..errors import NOT_INITIALIZED
-from ..meeting import Wanted, check_ranks
-from ..process_sets import (
+from ..core import engine
+from ..core.errors import NOT_INITIALIZED
+from ..core.meeting import Wanted, check_ranks
+from ..core.process_sets import (
     ProcessSet,
     global_process_set,
     register,
     unregister,
     unregister_all,
 )
-from ..topology import read_launched
+from ..core.topology import read_launched
+from .data_plane import transports
+from .data_plane.binding import TorchBinding
 from .submission import agree, reset
 
 
@@ -45,7 +47,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     try:
         communicator = _communicator_of(comm)
         wanted = _wanted(sets, communicator)
-        running = engine.start(communicator=communicator, wanted=wanted)
+        running = engine.start(TorchBinding, communicator=communicator, wanted=wanted)
     except TlkitError as error:
         raise ValueError(f"Horovod initialization failed: {error}") from error
     global_process_set.set_ranks(running.topology.size)

@@ -10,11 +10,11 @@ from typing import Final
 
 import torch
 
-from ..control.messages import Request
-from ..dtypes import DTYPE_NAMES
-from ..operations import ReduceOp
-from ..process_sets import ProcessSet, require_id
-from ..work import Handle
+from ..core.control.messages import Request
+from ..core.operations import ReduceOp
+from ..core.process_sets import ProcessSet, require_id
+from ..core.work import Handle
+from .data_plane.dtypes import DTYPE_NAMES
 from .submission import check_outcome, submit_prepared
 
 #: Bytes of a bucket.  Smaller ones start earlier, larger ones need fewer collectives.

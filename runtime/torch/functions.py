@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..calls import calling
-from ..process_sets import ProcessSet, global_process_set
+from ..core.calls import calling
+from ..core.process_sets import ProcessSet, global_process_set
 from .mpi_ops import allgather_async, broadcast_async_
 from .submission import synchronize, wait_for_all
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ..operations import ReduceOp
-from ..process_sets import ProcessSet, global_process_set
+from ..core.operations import ReduceOp
+from ..core.process_sets import ProcessSet, global_process_set
 from .operands import apply, plain_tensors, reduce_group
 from .submission import require_running, start_allreduce, start_plain, synchronize
 

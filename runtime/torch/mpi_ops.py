@@ -2,8 +2,8 @@
 
 import torch
 
-from ..calls import calling
-from ..process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
+from ..core.calls import calling
+from ..core.process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
 from .basics import (
     add_process_set,
     ccl_built,

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import torch
 
-from ..operations import ReduceOp
-from ..process_sets import ProcessSet, global_process_set
+from ..core.operations import ReduceOp
+from ..core.process_sets import ProcessSet, global_process_set
 from .submission import require_running, start_reductions, synchronize
 
 Average: Final = int(ReduceOp.AVERAGE)

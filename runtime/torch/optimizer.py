@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from .. import instrument
-from ..process_sets import ProcessSet, global_process_set
+from ..core.process_sets import ProcessSet, global_process_set
 from .adasum_optimizer import AdasumOptimizer
 from .basics import size
 from .compression import Compression

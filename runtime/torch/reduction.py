@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import torch
 
-from ..calls import GRADIENT, handing_on
-from ..operations import ReduceOp
-from ..process_sets import ProcessSet
+from ..core.calls import GRADIENT, handing_on
+from ..core.operations import ReduceOp
+from ..core.process_sets import ProcessSet
 from .buckets import Bucket, can_be_laid_out, lay_out
 from .compression import Compression
 from .gathering import allgather_async

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ..operations import ReduceOp
-from ..process_sets import ProcessSet, global_process_set
+from ..core.operations import ReduceOp
+from ..core.process_sets import ProcessSet, global_process_set
 from .gathering import allgather_async
 from .operands import Average, apply, compress_all, decompress_all, plain_tensors, reduce_group, resolve_op
 from .submission import start_allreduce, start_reductions, synchronize

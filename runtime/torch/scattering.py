@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from ..errors import HorovodInternalError
-from ..operations import ReduceOp
-from ..process_sets import ProcessSet, global_process_set
+from ..core.errors import HorovodInternalError
+from ..core.operations import ReduceOp
+from ..core.process_sets import ProcessSet, global_process_set
 from .operands import Average, apply, compress_all, decompress_all, plain_tensors, resolve_op
 from .submission import start_plain, start_reductions, synchronize
 

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from ...timeline import recorder
-from .. import engine
-from ..calls import GRADIENT
-from ..control.messages import Request
-from ..dtypes import DTYPE_NAMES, REDUCIBLE
-from ..errors import NOT_INITIALIZED, HorovodInternalError
-from ..operations import ReduceOp
-from ..process_sets import ProcessSet, require_id
-from ..work import Entry, Handle
+from ..core import engine
+from ..core.calls import GRADIENT
+from ..core.control.messages import Request
+from ..core.errors import NOT_INITIALIZED, HorovodInternalError
+from ..core.operations import ReduceOp
+from ..core.process_sets import ProcessSet, require_id
+from ..core.work import Entry, Handle
+from .data_plane.dtypes import DTYPE_NAMES, REDUCIBLE
 
 _handles: dict[int, Handle] = {}
 _numbers = itertools.count(1)
@@ -94,7 +94,8 @@ def _check(tensor: torch.Tensor, *, reduce: bool) -> str:
 
 
 def _only_output(entries: Sequence[Entry]) -> torch.Tensor | None:
-    return entries[0].output
+    output: torch.Tensor | None = entries[0].output
+    return output
 
 
 def _outputs(entries: Sequence[Entry]) -> tuple[torch.Tensor | None, ...]:

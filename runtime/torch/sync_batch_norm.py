@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..calls import calling
-from ..process_sets import ProcessSet, global_process_set
+from ..core.calls import calling
+from ..core.process_sets import ProcessSet, global_process_set
 from .operands import Sum, apply
 from .reductions import grouped_allreduce_async_
 from .submission import synchronize

@@ -198,7 +198,7 @@ def test_a_rank_may_be_done_before_another_has_come_up() -> None:
     results = run_ranks(
         2,
         """
-        from tlkit.runtime import engine
+        from tlkit.runtime.core import engine
         measure = engine.measure
         engine.measure = lambda *arguments, **options: (time.sleep(1), measure(*arguments, **options))[1]
         hvd.init()

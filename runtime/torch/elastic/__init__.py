@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ...elastic import ObjectState, State, run_fn
+from ...core.elastic import ObjectState, State, run_fn
 from ..basics import init, shutdown
 from .sampler import ElasticSampler
 from .state import TorchState

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ...elastic import ObjectState
+from ...core.elastic import ObjectState
 from ..basics import rank
 from ..functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .sampler import ElasticSampler

@@ -81,7 +81,7 @@ def test_every_file_of_a_wheel_is_recorded(wheel: Path) -> None:
 
 def run_python(code: str, *paths: Path, **environment: str) -> str:
     """Run code in an interpreter that sees the repository and `paths`, with the hook in place."""
-    hook = "import tlkit.runtime.horovod_hook as h; h.install()\n"
+    hook = "import tlkit.runtime.horovod.hook as h; h.install()\n"
     spec = importlib.util.find_spec("torch")
     assert spec is not None
     assert spec.origin is not None

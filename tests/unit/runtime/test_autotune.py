@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tlkit.runtime.config import Config
-from tlkit.runtime.control.autotune import Autotuner, expected_improvement
-from tlkit.runtime.control.coordinator import Orders
-from tlkit.runtime.control.messages import Response
+from tlkit.runtime.core.config import Config
+from tlkit.runtime.core.control.autotune import Autotuner, expected_improvement
+from tlkit.runtime.core.control.coordinator import Orders
+from tlkit.runtime.core.control.messages import Response
 
 _MIB = 1024 * 1024
 

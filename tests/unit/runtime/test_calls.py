@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tlkit.runtime import calls
+from tlkit.runtime.core import calls
 from tlkit.timeline import recorder
 from tlkit.timeline.shard_format import UNKNOWN_CALL, Call, ShardClock, ShardHeader
 from tlkit.timeline.shard_writer import ShardWriter

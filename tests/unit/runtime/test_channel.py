@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tlkit.runtime.control.channel import Channel
-from tlkit.runtime.control.clock_sync import EXCHANGES, measure
-from tlkit.runtime.control.messages import Abort, ClockPing, ClockPong, Goodbye, Message, Work, encode
+from tlkit.runtime.core.control.channel import Channel
+from tlkit.runtime.core.control.clock_sync import EXCHANGES, measure
+from tlkit.runtime.core.control.messages import Abort, ClockPing, ClockPong, Goodbye, Message, Work, encode
 from tlkit.timeline.errors import RuntimeFailure
 
 Ends = tuple[Channel, socket.socket]

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzzing import examples
-from tlkit.runtime.control import bits
-from tlkit.runtime.control.consistency import find_disagreement
-from tlkit.runtime.control.coordinator import Coordinator
-from tlkit.runtime.control.member import Member
-from tlkit.runtime.control.messages import Ready, Request, Resend, Work, from_ranges, to_ranges
-from tlkit.runtime.errors import HorovodInternalError
-from tlkit.runtime.work import Entry, Handle
+from tlkit.runtime.core.control import bits
+from tlkit.runtime.core.control.consistency import find_disagreement
+from tlkit.runtime.core.control.coordinator import Coordinator
+from tlkit.runtime.core.control.member import Member
+from tlkit.runtime.core.control.messages import Ready, Request, Resend, Work, from_ranges, to_ranges
+from tlkit.runtime.core.errors import HorovodInternalError
+from tlkit.runtime.core.work import Entry, Handle
 
 
 def request(name: str, **changes: object) -> Request:

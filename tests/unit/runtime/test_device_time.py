@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tlkit.collector import analyze
-from tlkit.runtime import shard_header as headers
-from tlkit.runtime.control.clock_sync import SAME_CLOCK
+from tlkit.runtime.core import shard_header as headers
+from tlkit.runtime.core.control.clock_sync import SAME_CLOCK
 from tlkit.runtime.instrument import copies, device_time, model, optimizer
 from tlkit.timeline import open_trace, recorder
 from tlkit.timeline.shard_writer import ShardWriter
@@ -67,7 +67,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 def start(path: Path, origin_ns: int) -> None:
     run = headers.Run("r", origin_ns, 0)
-    header = headers.shard_header(run, rank=0, size=1, local_rank=0, clock=SAME_CLOCK, runtime="torch")
+    header = headers.shard_header(
+        run, rank=0, size=1, local_rank=0, clock=SAME_CLOCK, device="cuda", versions={}, runtime="torch"
+    )
     recorder.start_timeline(ShardWriter(path, header, flush_interval_s=1000))
 
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlkit.runtime.elastic import ObjectState, run_fn
-from tlkit.runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from tlkit.runtime.core.elastic import ObjectState, run_fn
+from tlkit.runtime.core.errors import HorovodInternalError, HostsUpdatedInterrupt
 from tlkit.runtime.launch.roster import Roster
 from tlkit.runtime.torch.elastic import ElasticSampler, TorchState
 

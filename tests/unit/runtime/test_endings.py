@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from tlkit.runtime.control.endings import Failures, farewell
-from tlkit.runtime.control.messages import Request
-from tlkit.runtime.work import Completions, Entry, Handle
+from tlkit.runtime.core.control.endings import Failures, farewell
+from tlkit.runtime.core.control.messages import Request
+from tlkit.runtime.core.work import Completions, Entry, Handle
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlkit.runtime.control.messages import Request
-from tlkit.runtime.fusion import Negotiated, fuse
+from tlkit.runtime.core.control.messages import Request
+from tlkit.runtime.core.fusion import Negotiated, fuse
 
 
 def tensor(name: str, elements: int, dtype: str = "float32", **changes: object) -> Negotiated:

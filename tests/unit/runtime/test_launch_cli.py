@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from tlkit import __version__
+from tlkit.runtime.core.topology import read_launched
 from tlkit.runtime.launch import check_build, cli
 from tlkit.runtime.launch.cli import main
 from tlkit.runtime.launch.placement import environments, place
-from tlkit.runtime.topology import read_launched
 
 
 def rank_environments(

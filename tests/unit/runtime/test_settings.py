@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tlkit.runtime import logs
-from tlkit.runtime.config import Config
-from tlkit.runtime.topology import Topology, read_launched
+from tlkit.runtime.core import logs
+from tlkit.runtime.core.config import Config
+from tlkit.runtime.core.topology import Topology, read_launched
 from tlkit.timeline.errors import UsageError
 
 

@@ -1,0 +1,143 @@
+"""What the core asks of a framework: the tensors, the devices, and what moves bytes between ranks.
+
+A framework gives one object that is a `Binding` (runtime/torch/data_plane/binding.py is torch's).  It is made anew at each
+`init`, so it may hold what belongs to one engine, such as fusion buffers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .config import Config
+from .control.messages import Request
+from .topology import Launched
+from .work import Batch, Buffer, Entry
+
+
+class Store(Protocol):
+    """Key-value store of a job, by which ranks find each other.  `get` waits until somebody has set the key."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Set a key."""
+
+    def get(self, key: str, /) -> bytes:
+        """The value of a key."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Which ranks are to be connected, and by what means they can find each other."""
+
+    store: Any
+    """A store of their own."""
+    ranks: tuple[int, ...]
+    """Global ranks of the process set, in order."""
+    rank: int
+    """This rank's place among them."""
+    number: int
+    """Distinguishes the process sets of a job; the same on all ranks."""
+    timeout_s: float
+    """For connecting, and for a collective in which a peer makes no progress."""
+    interface: str = ""
+    """Network interface to use, "" for the one of the host's name."""
+    address: str = ""
+    """An address of this host that the others reach; used where no interface is named, "" for that of the host's name."""
+    loopback: bool = False
+    """Whether all ranks are on this host, so that nothing has to listen on a network."""
+    communicator: Any = None
+    """The job's mpi4py communicator, where there is one; its ranks are the global ranks."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks are to be connected."""
+        return len(self.ranks)
+
+
+class Group(Protocol):
+    """This rank's place in a process set, connected with the other ranks."""
+
+    number: int
+    ranks: tuple[int, ...]
+    """Global ranks, in order."""
+
+    def algorithm(self, device: str, /) -> str:
+        """How the timeline calls what moves the tensors of a device, such as `cpu`."""
+
+    def close(self) -> None:
+        """Let go of the connections, together with the other ranks."""
+
+    def abort(self) -> None:
+        """Let go of the connections without the other ranks."""
+
+
+class Binding(Protocol):
+    """A framework, as the engine sees it."""
+
+    @property
+    def device(self) -> str:
+        """Kind of the devices that the training may use: `cpu` or `cuda`."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions that a timeline names."""
+
+    def choose_transports(self, config: Config, *, mpi_job: bool) -> dict[str, str]:
+        """The transport's name for each kind of device.
+
+        Raises:
+            UsageError: the settings name one that is not there.
+        """
+
+    def world(self, size: int, rank: int) -> Any:
+        """MPI's communicator of all ranks.
+
+        Raises:
+            RuntimeFailure: there is none, or it has other ranks.
+        """
+
+    def open_store(self, launched: Launched, timeout_s: float, communicator: Any) -> Store:
+        """A store shared by all ranks of the job, empty at each initialisation.
+
+        Raises:
+            RuntimeFailure: the ranks cannot meet.
+        """
+
+    def part_of_store(self, store: Any, prefix: str) -> Store:
+        """A store of its own within `store`."""
+
+    def met(self, launched: Launched) -> None:
+        """All ranks have met: what has led them to each other is not needed any more."""
+
+    def connect(self, place: Place, transports: Mapping[str, str], hosts: tuple[str, ...] | None) -> Group:
+        """Connect the ranks of a process set.
+
+        Args:
+            transports: the transport's name for each kind of device.
+            hosts: host of each rank of the set for hierarchical allreduce, None for the plain one.
+
+        Raises:
+            RuntimeFailure: they cannot be reached.
+        """
+
+    def mark_produced(self, entries: Sequence[Entry]) -> None:
+        """Remember after which work of a device the submitted tensors may be read."""
+
+    def absent(self, request: Request, device: Any) -> Buffer:
+        """What a rank that has joined brings to a collective: values that change nothing.
+
+        Args:
+            device: where, for a tensor that is not on the CPU.
+        """
+
+    def execute(self, group: Any, batch: Batch) -> None:
+        """Do what all ranks have agreed on; returns when the results may be read.
+
+        Raises:
+            Exception: whatever the transport raises.
+        """
+
+    def instrument(self) -> None:
+        """Put marks into the framework: forward, backward, optimizer, data."""
+
+    def sample(self, interval_s: float, local_rank: int) -> Callable[[], None]:
+        """Begin to sample the device and the host; returns what ends it."""

@@ -1,0 +1,255 @@
+"""Who has asked for what, in one process set.
+
+A tensor that is seen for the first time is negotiated: each rank describes it in full, the descriptions are compared, and the
+tensor gets an id.  From then on ranks name it by id (`known.py`).  A rank that describes a known tensor differently has it
+negotiated anew.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ....timeline.vocabulary import COLLECTIVE_KINDS
+from ..fusion import Negotiated, fuse
+from ..operations import ReduceOp
+from .consistency import find_disagreement
+from .known import Asked, KnownBatch, KnownTensors, by_priority
+from .messages import Request, Response
+
+JOIN_NAME: Final = "join.noname"
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A tensor under negotiation."""
+
+    since_ns: int
+    requests: dict[int, Request] = field(default_factory=dict)
+    arrivals_ns: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stalled:
+    """A tensor that some ranks wait for and others have not asked for."""
+
+    name: str
+    process_set: int
+    waiting_ns: int
+    missing_ranks: tuple[int, ...]
+
+
+class Ledger:
+    """The requests of one process set, from the first rank's to the answer."""
+
+    def __init__(
+        self,
+        process_set: int,
+        ranks: Sequence[int],
+        *,
+        cache_capacity: int,
+        admit: Callable[[Request], tuple[str, list[list[int]]]] | None = None,
+    ) -> None:
+        """Begin with nothing asked and nothing known.
+
+        Args:
+            ranks: global ranks of the set.
+            cache_capacity: how many tensors may have an id.
+            admit: decides about kinds that are no collectives; returns an error and what `Response.sizes` says.
+        """
+        self.process_set = process_set
+        self.ranks = tuple(ranks)
+        self._admit = admit
+        self._pending: dict[str, _Pending] = {}
+        self._known = KnownTensors(ranks, cache_capacity)
+        self._negotiated: list[Negotiated] = []
+        self._negotiated_nbytes = 0
+        self._joined: set[int] = set()
+        self._next_seq = 0
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether something could be executed."""
+        return bool(self._negotiated) or self._known.has_ready
+
+    @property
+    def ready_nbytes(self) -> int:
+        """Bytes of what could be executed."""
+        return self._negotiated_nbytes + self._known.ready_nbytes
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked for and nothing is ready."""
+        return not self._pending and not self._negotiated and self._known.is_idle
+
+    # Asking.
+
+    def ask(self, rank: int, request: Request, at_ns: int, now_ns: int) -> None:
+        """`rank` asks for a tensor that it describes in full.
+
+        Args:
+            at_ns: when it was submitted there, on the coordinator's clock; 0 if the rank does not say.
+            now_ns: the coordinator's clock.
+        """
+        if request.kind == "join":
+            self._join(rank, at_ns, now_ns)
+            return
+        self._ask_all(self._known.renegotiate(request.name), now_ns)
+        self._ask(rank, request, at_ns, now_ns)
+
+    def ask_known(self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None, now_ns: int) -> list[int]:
+        """`rank` asks for tensors by id (see `KnownTensors.ask`); returns the ids that are not known any more."""
+        unknown, asked = self._known.ask(rank, ranges, times_ns)
+        self._ask_all(asked, now_ns)
+        return unknown
+
+    def _ask_all(self, asked: Iterable[Asked], now_ns: int) -> None:
+        for rank, request, at_ns in asked:
+            self._ask(rank, request, at_ns, now_ns)
+
+    def _ask(self, rank: int, request: Request, at_ns: int, now_ns: int) -> None:
+        pending = self._pending.get(request.name)
+        if pending is None:
+            pending = self._pending[request.name] = _Pending(now_ns)
+        else:
+            first = next(iter(pending.requests.values()))
+            request = first if first == request else request
+        pending.requests[rank] = request
+        pending.arrivals_ns[rank] = at_ns
+        self._finish_if_complete(request.name, pending)
+
+    def _finish_if_complete(self, name: str, pending: _Pending) -> None:
+        absent = [rank for rank in self._joined if rank not in pending.requests]
+        if len(pending.requests) + len(absent) < len(self.ranks):
+            return
+        del self._pending[name]
+        negotiated = self._negotiate(name, pending, absent)
+        self._negotiated.append(negotiated)
+        if not negotiated.error:
+            self._negotiated_nbytes += negotiated.nbytes
+
+    # Agreeing.
+
+    def _negotiate(self, name: str, pending: _Pending, absent: Sequence[int]) -> Negotiated:
+        requests = pending.requests
+        if not self._joined:
+            self._known.settle(name)
+        described = next(requests[rank] for rank in self.ranks if rank in requests)
+        arrivals_ns = tuple(pending.arrivals_ns.get(rank, 0) for rank in self.ranks)
+        sizes: list[list[int]] = []
+        error = find_disagreement(requests)
+        if not error and self._joined:
+            error = _refuse_joined(described)
+        if not error and self._admit is not None:
+            error, sizes = self._admit(described)
+        if error:
+            return Negotiated(id=-1, request=described, arrivals_ns=arrivals_ns, error=error)
+        gathered = described.kind == "allgather"
+        remembered = not self._joined and described.kind in COLLECTIVE_KINDS and described.kind != "barrier"
+        negotiated = Negotiated(
+            id=self._known.number(name) if remembered else -1,
+            request=described,
+            arrivals_ns=arrivals_ns,
+            first_dimensions=tuple(requests[rank].shape[0] for rank in self.ranks) if gathered else (),
+            sizes=sizes,
+            absent=bool(absent),
+        )
+        if negotiated.id >= 0:
+            self._known.learn(negotiated, requests)
+        return negotiated
+
+    def _join(self, rank: int, at_ns: int, now_ns: int) -> None:
+        self._joined.add(rank)
+        if len(self._joined) < len(self.ranks):
+            # Ids speak for all ranks, and not all bring something now.
+            self._ask_all(self._known.renegotiate_all(), now_ns)
+            for name, pending in list(self._pending.items()):
+                self._finish_if_complete(name, pending)
+            return
+        self._joined.clear()
+        self._known.settle_all()
+        request = Request(name=JOIN_NAME, kind="join", dtype="uint8", shape=())
+        arrivals_ns = (at_ns,) * len(self.ranks)
+        self._negotiated.append(Negotiated(id=-1, request=request, arrivals_ns=arrivals_ns, sizes=[[rank]]))
+
+    # Answering.
+
+    def take(self, threshold_nbytes: int) -> list[Response]:
+        """What is ready, fused and in the order in which every rank of the set shall execute it."""
+        responses = [self._answer_known(batch) for batch in self._known.take(threshold_nbytes)]
+        if self._negotiated:
+            ready, self._negotiated, self._negotiated_nbytes = self._negotiated, [], 0
+            responses += [self._answer(batch) for batch in fuse(by_priority(ready), threshold_nbytes)]
+        return responses
+
+    def take_forgotten(self) -> list[int]:
+        """Ids that were forgotten since the last call."""
+        return self._known.take_forgotten()
+
+    def forget_plans(self) -> None:
+        """Fuse anew, since the threshold has changed."""
+        self._known.forget_plans()
+
+    def fail_all(self, error: str) -> list[Response]:
+        """Answer everything that is waiting with `error`."""
+        self._ask_all(self._known.renegotiate_all(), 0)
+        responses = []
+        for pending in self._pending.values():
+            request = next(iter(pending.requests.values()))
+            responses.append(self._answer([Negotiated(id=-1, request=request, arrivals_ns=(), error=error)]))
+        self._pending.clear()
+        return responses
+
+    def _number(self) -> int:
+        self._next_seq += 1
+        return self._next_seq - 1
+
+    def _answer_known(self, batch: KnownBatch) -> Response:
+        gathered = batch.tensors[0].first_dimensions
+        return Response(
+            seq=self._number(),
+            process_set=self.process_set,
+            ids=batch.ranges,
+            names=[],
+            sizes=[list(tensor.first_dimensions) for tensor in batch.tensors] if gathered else [],
+            arrivals_ns=self._known.arrivals_ns(batch),
+        )
+
+    def _answer(self, batch: list[Negotiated]) -> Response:
+        first = batch[0]
+        arrivals_ns = [max(by_rank) for by_rank in zip(*(tensor.arrivals_ns for tensor in batch), strict=True)]
+        return Response(
+            seq=self._number(),
+            process_set=self.process_set,
+            ids=[],
+            names=[tensor.request.name for tensor in batch],
+            fresh_ids=[tensor.id for tensor in batch],
+            error=first.error,
+            sizes=[list(tensor.first_dimensions) for tensor in batch] if first.first_dimensions else first.sizes,
+            absent=[tensor.request for tensor in batch] if first.absent else [],
+            arrivals_ns=arrivals_ns if all(arrivals_ns) else [],
+        )
+
+    # Stalls.
+
+    def find_stalled(self, now_ns: int, longer_than_ns: int) -> list[Stalled]:
+        """Tensors that have waited for some rank for longer than `longer_than_ns`; has to be called now and then."""
+        waiting = self._known.find_waiting(now_ns)
+        for name, pending in self._pending.items():
+            missing = [rank for rank in self.ranks if rank not in pending.requests and rank not in self._joined]
+            waiting.append((name, pending.since_ns, missing))
+        return [
+            Stalled(name=name, process_set=self.process_set, waiting_ns=now_ns - since_ns, missing_ranks=tuple(missing))
+            for name, since_ns, missing in waiting
+            if now_ns - since_ns > longer_than_ns
+        ]
+
+
+def _refuse_joined(request: Request) -> str:
+    """Why a tensor cannot be executed while some rank has joined; "" if it can."""
+    if request.kind == "barrier" or (request.kind == "allreduce" and request.op != ReduceOp.ADASUM):
+        return ""
+    hint = " Specify sparse_as_dense=True for DistributedOptimizer." if request.kind == "allgather" else ""
+    kind = "Adasum" if request.kind == "allreduce" else request.kind.replace("_", " ").capitalize()
+    return f"{kind} is not supported with Join at this time.{hint} [{request.name}]"

@@ -1,0 +1,58 @@
+"""What a rank of an elastic job asks `tl-run`: who it is now, and whether hosts have changed."""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...timeline.errors import RuntimeFailure
+
+ADDRESS: Final = "TLKIT_ELASTIC_ADDRESS"
+TOKEN: Final = "TLKIT_ELASTIC_TOKEN"  # noqa: S105  the variable's name
+WORKER: Final = "TLKIT_ELASTIC_WORKER"
+ROUND: Final = "TLKIT_ELASTIC_ROUND"
+
+#: How long a rank waits for the others to check in.
+_TIMEOUT_S: Final = 600.0
+
+
+def is_elastic(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether `tl-run` may change the ranks of this job."""
+    return bool(environment.get(ADDRESS))
+
+
+def meeting_round() -> int | None:
+    """Which meeting of the job's ranks this is; None outside an elastic job."""
+    return int(os.environ.get(ROUND, "0")) if is_elastic() else None
+
+
+def hosts_have_changed() -> bool:
+    """Whether ranks wait to come in, or have to leave."""
+    return bool(_ask({"ask": "changed", "round": meeting_round()})["changed"])
+
+
+def check_in() -> None:
+    """Wait until all ranks of the job have checked in, and become who the launcher says.
+
+    Raises:
+        SystemExit: this rank is not wanted any more.
+        RuntimeFailure: the launcher does not answer.
+    """
+    answer = _ask({"ask": "assignment", "round": meeting_round()})
+    if answer.get("removed"):
+        raise SystemExit(0)
+    os.environ.update(answer["environment"])
+
+
+def _ask(question: dict[str, Any]) -> dict[str, Any]:
+    host, _, port = os.environ[ADDRESS].rpartition(":")
+    question |= {"token": os.environ.get(TOKEN, ""), "worker": int(os.environ.get(WORKER, "-1"))}
+    try:
+        with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
+            connection.sendall(json.dumps(question).encode() + b"\n")
+            line = connection.makefile("rb").readline()
+            answer: dict[str, Any] = json.loads(line)
+    except (OSError, ValueError) as error:
+        raise RuntimeFailure(f"tl-run does not answer at {host}:{port}: {error}; it may have been ended") from error
+    return answer

@@ -1,0 +1,370 @@
+"""The runtime of one process: started by `init`, ended by `shutdown`, asked by everything in between."""
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ...timeline import recorder
+from ...timeline.errors import TraceError
+from ...timeline.horovod_format import HorovodFormat
+from ...timeline.shard_format import Call, ShardFormat, ShardHeader, TensorLife, describe_calls
+from ...timeline.shard_writer import ShardWriter, restart_path, shard_path
+from ...timeline.vocabulary import SYNCHRONIZE, Category
+from . import calls, elastic_client, logs
+from .addresses import own_address
+from .binding import Binding, Group, Place, Store
+from .config import Config, warn_of_ineffective
+from .control.clock_sync import SAME_CLOCK, ClockOffset, measure
+from .control.coordinator import Coordinator
+from .control.member import Member
+from .control.messages import ClockOffset as ClockOffsetMessage
+from .control.messages import Request
+from .control.service import ControlPlane
+from .executor import Executor
+from .meeting import Wanted, meet
+from .shard_header import Run, shard_header
+from .topology import Launched, Topology, launched_from, read_launched
+from .work import Completions, Entry, Handle
+
+_log = logging.getLogger("tlkit.runtime")
+
+#: How long a shutdown waits for the other ranks.
+SHUTDOWN_TIMEOUT_S: Final = 10.0
+
+#: Through so many functions, two of `torch.submission` and one of the API at least, a call comes to `Engine.submit`.
+_ABOVE_SUBMIT: Final = 4
+
+
+class Engine:
+    """Everything that runs between `init` and `shutdown`."""
+
+    def __init__(
+        self,
+        binding: Binding,
+        config: Config,
+        launched: Launched,
+        *,
+        communicator: Any = None,
+        wanted: Sequence[Wanted] = (),
+    ) -> None:
+        """Meet the other ranks and start.  Blocks until all are there.
+
+        Args:
+            communicator: mpi4py communicator whose ranks are the job, None for the ranks that the launcher has started.
+            wanted: process sets to start with.
+
+        Raises:
+            RuntimeFailure: the ranks cannot meet.
+            UsageError: the environment contradicts itself.
+        """
+        self.config = config
+        self.completions = Completions()
+        self._binding = binding
+        self._stop_sampler: Callable[[], None] | None = None
+        self._numbers = 0
+        mpi_job = launched.launcher in {"mpirun", "mpiexec"} or communicator is not None
+        self.transports = binding.choose_transports(config, mpi_job=mpi_job)
+        if "mpi" in self.transports.values() and communicator is None and launched.size > 1:
+            communicator = binding.world(launched.size, launched.rank)
+        self._communicator = communicator
+        store = binding.open_store(launched, config.start_timeout_s, communicator)
+        joined = meet(store, launched, config, wanted)
+        welcome = joined.welcome
+        self.hosts = tuple(welcome.hosts)
+        self.topology = Topology.build(launched, self.hosts, tuple(welcome.local_ranks))
+        binding.met(launched)
+        self._welcome = welcome
+        self._store: Store | None = store
+        self._opened = 0
+        self._address = own_address(launched.master_address) if len(set(self.hosts)) > 1 else ""
+        self.join_device: Any = "cpu"
+        """Where the tensors are that this rank brings to collectives after it has joined, as the framework calls it."""
+        sets = {0: tuple(range(launched.size))}
+        sets |= {number: tuple(ranks) for number, ranks in enumerate(welcome.process_sets, start=1)}
+        self.process_sets: dict[int, tuple[int, ...]] = sets
+        """Global ranks of every process set of the job, by id."""
+        self._executor = Executor(self.completions, binding, self._open_group)
+        for number, ranks in sets.items():
+            group = self._open_group(number, ranks)
+            if group is not None:
+                self._executor.groups[number] = group
+        coordinator = None
+        if launched.rank == 0:
+            coordinator = Coordinator(
+                sets,
+                fusion_threshold_nbytes=config.fusion_threshold_nbytes,
+                cache_capacity=config.cache_capacity,
+            )
+        self._clock: ClockOffset = SAME_CLOCK
+        if launched.rank != 0:
+            # Rank 0 answers as soon as its control thread runs; ours must not read the channel before that is done.
+            channel = joined.channels[0]
+            self._clock = measure(channel, same_host=joined.shares_clock, timeout_s=config.start_timeout_s)
+            channel.send(ClockOffsetMessage(self._clock.offset_ns))
+        self.control = ControlPlane(
+            rank=launched.rank,
+            hosts=self.hosts,
+            channels=joined.channels,
+            member=Member(self._make_absent),
+            coordinator=coordinator,
+            executor=self._executor,
+            completions=self.completions,
+            config=config,
+            follow_clock=self._clock.method == "min-rtt",
+            core=dict(enumerate(config.thread_affinity)).get(self.topology.local_rank),
+        )
+        self.control.start()
+
+    def _open_group(self, number: int, ranks: Sequence[int]) -> Group | None:
+        """Connect the ranks of a process set; None if this rank is not one of them.  Called in the same order by all ranks."""
+        self._opened += 1
+        self.process_sets[number] = tuple(ranks)
+        if self.topology.rank not in ranks:
+            return None
+        hosts = tuple(self.hosts[rank] for rank in ranks)
+        place = Place(
+            store=self._binding.part_of_store(self._store, f"set/{self._opened}"),
+            ranks=tuple(ranks),
+            rank=list(ranks).index(self.topology.rank),
+            number=self._opened,
+            timeout_s=max(self.config.gloo_timeout_s, 1.0),
+            interface=self.config.gloo_interface,
+            address=self._address,
+            loopback=len(set(self.hosts)) == 1,
+            communicator=self._communicator,
+        )
+        group = self._binding.connect(place, self.transports, hosts if self.config.hierarchical_allreduce else None)
+        group.number = number
+        return group
+
+    def _make_absent(self, request: Request) -> Entry:
+        """What this rank brings to a collective after it has joined: values that change nothing."""
+        tensor = self._binding.absent(request, self.join_device)
+        handle = Handle(lambda _: None)
+        handle.remaining = 1
+        return Entry(request, tensor, tensor, handle, recorder.now_ns())
+
+    # Operations.
+
+    def submit(
+        self, entries: list[Entry], *, waits: bool = False, hurry: bool = False, call: Call | None = None
+    ) -> None:
+        """Hand tensors of one handle to the runtime, all or none.
+
+        Args:
+            waits: whether the caller waits for them at once.
+            hurry: whether they are said without waiting for others to come along.
+            call: who asks; None for whoever is found on the stack.
+
+        Raises:
+            ValueError: a tensor of the same name is in flight.
+            HorovodInternalError: the runtime has been shut down.
+        """
+        if recorder.is_timeline_on():
+            flow = recorder.in_compute_span()
+            if call is None:
+                call = calls.current(blocking=waits, above=_ABOVE_SUBMIT)
+            for entry in entries:
+                request = entry.request
+                self._numbers += 1
+                entry.life = TensorLife(
+                    self._numbers,
+                    request.name,
+                    request.kind,
+                    entry.tensor.nbytes,
+                    request.dtype,
+                    request.shape,
+                    entry.submitted_ns,
+                    flow,
+                    call,
+                )
+        self._binding.mark_produced(entries)
+        handle = entries[0].handle
+        handle.entries = entries
+        handle.remaining = len(entries)
+        self.control.submit(entries, waits=waits, hurry=hurry)
+
+    def wait(self, handles: Sequence[Handle]) -> None:
+        """Block until all `handles` are done.  Errors stay in the handles."""
+        waiting = [handle for handle in handles if handle.remaining]
+        if not waiting:
+            return
+        opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=_described(waiting))
+        try:
+            for handle in waiting:
+                if handle.remaining:
+                    self.control.wait(handle)
+        finally:
+            recorder.end(opened, _executed(waiting))
+
+    # The timeline.
+
+    def start_timeline(self, path: str, *, mark_cycles: bool) -> None:
+        """Write this rank's shard from now on.
+
+        Raises:
+            TraceError: the file cannot be written.
+        """
+        target = shard_path(path, self.topology.rank)
+        running = recorder.timeline()
+        if running is not None and running.path == target:
+            _log.info("the timeline %s is being written already", target)
+            return
+        as_horovod = self.config.timeline_format == "horovod"
+        if as_horovod and self.topology.rank:
+            self.control.records_elsewhere = True
+            return
+        writer = ShardWriter(target, self._header(), make_format=HorovodFormat if as_horovod else ShardFormat)
+        writer.pending_lives = self._pending_lives
+        recorder.start_timeline(writer)
+        self.control.mark_cycles = mark_cycles
+        if self.config.sample_interval_s and not as_horovod:
+            self._stop_sampling()
+            self._stop_sampler = self._binding.sample(self.config.sample_interval_s, self.topology.local_rank)
+
+    def stop_timeline(self) -> None:
+        """Finish this rank's shard.  Nothing to do if none is written."""
+        self.control.records_elsewhere = False
+        self._stop_sampling()
+        recorder.stop_timeline()
+
+    def _stop_sampling(self) -> None:
+        stop, self._stop_sampler = self._stop_sampler, None
+        if stop is not None:
+            stop()
+
+    def _pending_lives(self) -> list[tuple[TensorLife, int]]:
+        return [
+            (entry.life, entry.request.process_set) for entry in self.control.member.pending() if entry.life is not None
+        ]
+
+    def _header(self) -> ShardHeader:
+        topology, welcome = self.topology, self._welcome
+        return shard_header(
+            Run(welcome.run_id, welcome.origin_ns, welcome.origin_unix_ns),
+            rank=topology.rank,
+            size=topology.size,
+            local_rank=topology.local_rank,
+            clock=self._clock,
+            device=self._binding.device,
+            versions=self._binding.versions,
+        )
+
+    def shutdown(self) -> None:
+        """End the runtime of the whole job."""
+        try:
+            ended = self.control.shut_down(SHUTDOWN_TIMEOUT_S) and not self.control.aborted
+            if not ended:
+                # A collective may wait for a rank that is gone.
+                self._close_groups(together=False)
+            ended = self._executor.join(SHUTDOWN_TIMEOUT_S) and ended
+            if ended:
+                self._close_groups(together=True)
+        finally:
+            self._stop_sampling()
+            recorder.stop_timeline()
+            self._executor.groups.clear()
+            # Rank 0's store listens at an address that the next `init` will want.
+            self._store = None
+
+    def _close_groups(self, *, together: bool) -> None:
+        for _, group in sorted(self._executor.groups.items()):
+            try:
+                group.close() if together else group.abort()
+            except RuntimeError as error:
+                _log.debug("process set %d did not close cleanly: %s", group.number, error)
+
+
+def _described(waiting: Sequence[Handle]) -> dict[str, Any] | None:
+    """Args of a wait: the tensor that is waited for, if it is one, and who called."""
+    entries = waiting[0].entries
+    if not recorder.is_timeline_on() or not entries:
+        return None
+    life = entries[0].life
+    args = {} if life is None else describe_calls((life.call,))
+    if len(waiting) == len(entries) == 1:
+        args["name"] = entries[0].request.name
+    return args
+
+
+def _executed(waited: Sequence[Handle]) -> dict[str, Any] | None:
+    """Args of a wait that is over: the last of the collectives that were waited for."""
+    if not recorder.is_timeline_on():
+        return None
+    last = max(waited, key=lambda handle: handle.seq)
+    if last.seq < 0 or not last.entries:
+        return None
+    return {"seq": last.seq, "process_set": last.entries[0].request.process_set}
+
+
+_lock = threading.Lock()
+_engine: Engine | None = None
+_generations = 0
+
+
+def start(
+    binding: Callable[[], Binding],
+    config: Config | None = None,
+    *,
+    communicator: Any = None,
+    wanted: Sequence[Wanted] = (),
+) -> Engine:
+    """Start this process's engine, or return the one that runs (see `Engine`).
+
+    Args:
+        binding: makes what an engine knows of the framework.
+    """
+    global _engine, _generations  # noqa: PLW0603  one runtime a process
+    with _lock:
+        if _engine is not None:
+            return _engine
+        if elastic_client.is_elastic():
+            elastic_client.check_in()
+        launched = read_launched() if communicator is None else launched_from(communicator)
+        logs.set_up(launched.rank, os.environ)
+        config = Config.from_environment() if config is None else config
+        if launched.rank == 0:
+            warn_of_ineffective()
+        bound = binding()
+        engine = Engine(bound, config, launched, communicator=communicator, wanted=wanted)
+        _generations += 1
+        _engine = engine
+        atexit.register(stop)
+        meeting = elastic_client.meeting_round()
+        _start_recording(engine, bound, _generations - 1 if meeting is None else meeting - 1)
+        return engine
+
+
+def _start_recording(engine: Engine, binding: Binding, restarts: int) -> None:
+    """Whatever goes wrong with recording, training goes on.
+
+    Args:
+        restarts: how often the ranks have met before; what they recorded then is kept.
+    """
+    recorder.start_nvtx()
+    path = engine.config.timeline_path
+    if path is not None:
+        try:
+            engine.start_timeline(str(restart_path(path, restarts)), mark_cycles=engine.config.mark_cycles)
+        except TraceError as error:
+            _log.error("Error opening the Horovod Timeline file %s, will not write a timeline: %s", path, error)
+    if engine.config.timeline is not None or recorder.is_on():
+        binding.instrument()
+
+
+def stop() -> None:
+    """End this process's engine.  Nothing to do if none runs."""
+    global _engine
+    with _lock:
+        engine, _engine = _engine, None
+        if engine is not None:
+            atexit.unregister(stop)
+            engine.shutdown()
+
+
+def current() -> Engine | None:
+    """The engine of this process, None before `init` and after `shutdown`."""
+    return _engine

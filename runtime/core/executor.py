@@ -1,0 +1,236 @@
+"""Executes batches in the order that the coordinator gave, by what the framework's binding has for it.
+
+A thread of its own does it while the training computes.  A training that waits anyway executes them itself (`help_out`), which
+saves two changes of threads.  What is recorded of a batch is recorded here.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...timeline import recorder
+from ...timeline.shard_format import describe_calls
+from ...timeline.vocabulary import Category, LaneKind
+from .binding import Binding, Group
+from .control.messages import Response
+from .operations import ReduceOp
+from .work import Batch, Completions, Entry
+
+_log = logging.getLogger("tlkit.runtime")
+
+#: Kinds that no collective moves bytes for; they have no span.
+_UNRECORDED = {"add_process_set", "remove_process_set", "join"}
+
+
+class Executor:
+    """Runs batches one after the other."""
+
+    def __init__(
+        self, completions: Completions, binding: Binding, open_group: Callable[[int, Sequence[int]], Group | None]
+    ) -> None:
+        """Begin without process sets.
+
+        Args:
+            open_group: connects the ranks of a new process set; None for one that this rank is not in.
+        """
+        self.groups: dict[int, Group] = {}
+        """The process sets that this rank is in, by id."""
+        self._open_group = open_group
+        self._completions = completions
+        self._binding = binding
+        self._queue: deque[Batch] = deque()
+        self._changed = threading.Condition()
+        self._busy = False
+        self._stopping = False
+        self._aborted: str | None = None
+        self.on_progress: Callable[[], None] = lambda: None
+        """Called when a batch begins or ends."""
+        self.on_failure: Callable[[str, Sequence[Entry]], None] = lambda _, __: None
+        """Called with the reason when the transport fails, and with what is not finished because of it."""
+        self._thread = threading.Thread(target=self._run, name="tlkit-executor", daemon=True)
+
+    @property
+    def load(self) -> int:
+        """Batches queued or under way."""
+        return len(self._queue) + self._busy
+
+    @property
+    def can_help(self) -> bool:
+        """Whether `help_out` would find something."""
+        return bool(self._queue) and not self._busy
+
+    def start(self) -> None:
+        """Begin to execute."""
+        self._thread.start()
+
+    def put(self, response: Response, entries: Sequence[Entry], negotiated_ns: int, *, notify: bool = True) -> None:
+        """Queue a batch.
+
+        Args:
+            notify: whether to wake the thread; else the caller goes on to `help_out`.
+        """
+        with self._changed:
+            if self._aborted is None:
+                self._queue.append(Batch(response, entries, negotiated_ns))
+                if notify:
+                    self._changed.notify()
+                return
+        self._completions.finish(entries, self._aborted)
+
+    def wake(self) -> None:
+        """Have the thread execute what is left, if nobody does."""
+        if self.can_help:
+            with self._changed:
+                self._changed.notify()
+
+    def help_out(self) -> bool:
+        """Execute the next batch on the calling thread; whether there was one to take."""
+        with self._changed:
+            if self._busy or not self._queue:
+                return False
+            self._busy = True
+            batch = self._queue.popleft()
+        self._execute_and_release(batch)
+        return True
+
+    def abort(self, reason: str) -> None:
+        """Fail what is queued, and whatever comes."""
+        with self._changed:
+            self._aborted = reason
+            dropped = list(self._queue)
+            self._queue.clear()
+        for batch in dropped:
+            self._completions.finish(batch.entries, reason)
+
+    def stop(self) -> None:
+        """End the thread after what is queued."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; whether it has."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._busy or not self._queue:
+                    if self._stopping and not self._busy:
+                        return
+                    self._changed.wait()
+                # In this order, so that `load` never reads 0 while there is work.
+                self._busy = True
+                batch = self._queue.popleft()
+            self._execute_and_release(batch)
+
+    def _execute_and_release(self, batch: Batch) -> None:
+        self.on_progress()
+        try:
+            self._execute(batch)
+        finally:
+            with self._changed:
+                self._busy = False
+                if self._queue or self._stopping:
+                    self._changed.notify()
+            self.on_progress()
+
+    def _execute(self, batch: Batch) -> None:
+        response, entries = batch.response, batch.entries
+        if response.error or not entries:
+            self._completions.finish(entries, response.error or None)
+            if entries:
+                self._record(batch, None, recorder.now_ns(), response.error)
+            return
+        kind = entries[0].request.kind
+        opened = None
+        if kind not in _UNRECORDED:
+            nbytes = sum([entry.tensor.nbytes for entry in entries])
+            opened = recorder.begin(Category.COLLECTIVE, kind.upper(), LaneKind.COMMUNICATION, payload=nbytes)
+        # The flows of its tensors end at the very beginning of the span.
+        start_ns = recorder.now_ns() if opened is None else opened.start_ns
+        error: str | None = None
+        try:
+            self._operate(kind, batch)
+        except Exception as failure:  # whatever the transport raises ends the job, with its words
+            _log.debug("a collective failed", exc_info=True)
+            reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
+            error = f"{kind} of {entries[0].request.name} failed: {reason}"
+        if opened is not None:
+            for entry in entries:
+                entry.handle.seq = response.seq
+        if error is None:
+            self._completions.finish(entries, None)
+        if opened is not None or recorder.is_timeline_on():
+            self._record(batch, opened, start_ns, error)
+        if error is not None:
+            self.on_failure(error, entries)
+
+    def _operate(self, kind: str, batch: Batch) -> None:
+        if kind == "add_process_set":
+            self._add_process_set(batch)
+        elif kind == "remove_process_set":
+            group = self.groups.pop(batch.response.sizes[0][0], None)
+            if group is not None:
+                group.close()
+        else:
+            self._binding.execute(self.groups[batch.response.process_set], batch)
+
+    def _add_process_set(self, batch: Batch) -> None:
+        number = batch.response.sizes[0][0]
+        group = self._open_group(number, batch.entries[0].request.shape)
+        if group is not None:
+            self.groups[number] = group
+        batch.entries[0].extra = number
+
+    def _record(self, batch: Batch, opened: recorder.OpenSpan | None, start_ns: int, error: str | None) -> None:
+        """Put an executed batch on the timeline; whatever goes wrong with that, the next batch is executed."""
+        try:
+            end_ns = recorder.now_ns()
+            if opened is not None:
+                recorder.end(opened, self._describe(batch, error))
+            self._record_lives(batch, (batch.negotiated_ns, start_ns, end_ns), executed=opened is not None)
+        except Exception:
+            _log.exception("a collective could not be put on the timeline")
+
+    def _describe(self, batch: Batch, error: str | None) -> dict[str, Any]:
+        """Args of the span of an executed collective (docs/timeline-format.md)."""
+        writer = recorder.timeline()
+        response, request = batch.response, batch.entries[0].request
+        group = self.groups[response.process_set]
+        args: dict[str, Any] = {
+            "seq": response.seq,
+            "process_set": response.process_set,
+            "dtype": request.dtype,
+            "bytes": sum(entry.tensor.nbytes for entry in batch.entries),
+            "tensors": len(batch.entries),
+            "algorithm": group.algorithm(request.device),
+        }
+        args |= describe_calls({entry.life.call for entry in batch.entries if entry.life is not None})
+        if response.process_set:
+            args["ranks"] = list(group.ranks)
+        if request.kind in {"allreduce", "reducescatter"}:
+            args["op"] = ReduceOp(request.op).name.lower()
+        if writer is not None:
+            args["submitted"] = writer.ts(max(entry.submitted_ns for entry in batch.entries))
+            args["negotiated"] = writer.ts(batch.negotiated_ns)
+            if response.arrivals_ns:
+                args["arrivals"] = [writer.ts(at_ns) for at_ns in response.arrivals_ns]
+        if error is not None:
+            args["error"] = error
+        return args
+
+    @staticmethod
+    def _record_lives(batch: Batch, times_ns: tuple[int, int, int], *, executed: bool) -> None:
+        writer = recorder.timeline()
+        if writer is None:
+            return
+        lives = [entry.life for entry in batch.entries if entry.life is not None]
+        for life in lives:
+            # Without a span of the collective there is nothing that an arrow could point to.
+            life.flow = life.flow and executed
+        if lives:
+            writer.lives(lives, batch.response.process_set, batch.response.seq, times_ns)

@@ -1,0 +1,112 @@
+"""`import horovod.torch as hvd` without Horovod: a finder that is asked last.
+
+It is asked last (`hook.py`), so it answers only for names that nothing else provides: an installed Horovod is never
+shadowed.  TLKIT_HOROVOD_ALIAS=0 keeps it out.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+#: Version of Horovod whose API this is.
+API_VERSION: Final = "0.28.1"
+
+_OWN: Final = __name__.rpartition(".")[0].rpartition(".")[0]  # tlkit.runtime
+
+#: Modules that stand for others; submodules of `horovod.torch` follow by name.
+_STANDS_FOR: Final = {
+    "horovod.torch": f"{_OWN}.torch",
+    "horovod.common.exceptions": f"{_OWN}.core.errors",
+    "horovod.common.elastic": f"{_OWN}.core.elastic",
+    "horovod.common.process_sets": f"{_OWN}.core.process_sets",
+    "horovod.common.util": f"{_OWN}.horovod.util",
+    "horovod.runner": f"{_OWN}.launch.runner",
+    "horovod.runner.launch": f"{_OWN}.launch.cli",
+    "horovod.__main__": f"{_OWN}.launch.cli",
+}
+_EMPTY_PACKAGES: Final = ("horovod", "horovod.common")
+_PACKAGES: Final = ("horovod.torch", "horovod.torch.elastic", "horovod.runner")
+_MARK: Final = "__tlkit_alias__"
+
+
+def _run(*args: Any, **kwargs: Any) -> Any:
+    """`horovod.run` (see `tlkit.runtime.launch.programmatic.run`)."""
+    return importlib.import_module(f"{_OWN}.launch.programmatic").run(*args, **kwargs)
+
+
+class _PackageLoader(importlib.abc.Loader):
+    """Makes `horovod` and `horovod.common`, which hold nothing but their submodules."""
+
+    def __init__(self, finder: "HorovodAlias") -> None:
+        self._finder = finder
+
+    def exec_module(self, module: ModuleType) -> None:
+        setattr(module, _MARK, True)
+        if module.__name__ == "horovod":
+            module.__dict__["__version__"] = API_VERSION
+            module.__dict__["run"] = _run
+            # From here on `horovod.…` is ours.  `horovod.torch` has the path of our package, where the usual finder would
+            # load its modules a second time, under other names: be asked before it.
+            sys.meta_path.remove(self._finder)
+            sys.meta_path.insert(0, self._finder)
+
+
+class _SameModuleLoader(importlib.abc.Loader):
+    """Hands out one of our modules under another name; it is the same module, not a copy."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._spec: importlib.machinery.ModuleSpec | None = None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        del spec
+        module = importlib.import_module(self._target)
+        self._spec = module.__spec__
+        return module
+
+    def get_code(self, fullname: str) -> CodeType:
+        """For `python -m`: runs the `main` of the module that this one stands for."""
+        return compile(f"import sys\nfrom {self._target} import main\nsys.exit(main())\n", f"<{fullname}>", "exec")
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has put the alias's spec on the module; relative imports in it need its own.
+        module.__spec__ = self._spec
+
+
+class HorovodAlias(importlib.abc.MetaPathFinder):
+    """Finds `horovod` and what is below it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of an alias; None for anything else."""
+        del path, target
+        if fullname != "horovod" and not fullname.startswith("horovod."):
+            return None
+        # Below somebody else's horovod nothing is ours.
+        if fullname != "horovod" and not hasattr(sys.modules.get("horovod"), _MARK):
+            return None
+        if fullname in _EMPTY_PACKAGES:
+            return importlib.machinery.ModuleSpec(fullname, _PackageLoader(self), is_package=True)
+        own_name = _STANDS_FOR.get(fullname)
+        if own_name is None and fullname.startswith("horovod.torch."):
+            own_name = f"{_OWN}.torch.{fullname.removeprefix('horovod.torch.')}"
+        if own_name is None or importlib.util.find_spec(own_name) is None:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _SameModuleLoader(own_name), is_package=fullname in _PACKAGES)
+
+
+def install() -> HorovodAlias | None:
+    """Put the finder in place, as TLKIT_HOROVOD_ALIAS says; returns it, or None if it is not wanted."""
+    wish = os.environ.get("TLKIT_HOROVOD_ALIAS", "").strip().lower()
+    if wish in {"0", "false", "no", "off"}:
+        return None
+    finder = HorovodAlias()
+    sys.meta_path.append(finder)
+    return finder

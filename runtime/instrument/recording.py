@@ -1,0 +1,212 @@
+"""`tlkit.instrument()`: the timeline of a training that does not use our `hvd`: DDP, FSDP, or a loop without ranks.
+
+The ranks agree on the run and on its clock through the store of torch.distributed; from then on everything is recorded as it
+is under `hvd`, and the collectives are those of torch.distributed.
+"""
+
+import atexit
+import logging
+import os
+import secrets
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+import torch.distributed as dist
+
+# torch.distributed hands it on without exporting it, which type checkers refuse.
+from torch._C._distributed_c10d import PrefixStore
+
+from ...timeline import recorder
+from ...timeline.errors import RuntimeFailure, TraceError, UsageError
+from ...timeline.shard_writer import ShardWriter, restart_path, shard_path
+from ..core import engine, logs
+from ..core.config import Config
+from ..core.control.clock_sync import EXCHANGES, SAME_CLOCK, ClockOffset, offset_of, settle
+from ..core.shard_header import Run, shard_header
+from ..core.topology import boot_id, read_launched
+from . import install, own_device, uninstall
+from .samplers import Sampler
+
+_log = logging.getLogger("tlkit.runtime")
+
+_KEYS: Final = "tlkit/recording"
+
+
+class _Welcome(msgspec.Struct):
+    """What rank 0 tells the others."""
+
+    run_id: str
+    origin_ns: int
+    origin_unix_ns: int
+    boot_id: str
+
+
+class Recording:
+    """What `instrument` has started.  Ends with the process, or with `stop`, or as a context manager."""
+
+    def __init__(self, rank: int, size: int, path: Path | None, run: Run | None) -> None:
+        self.rank = rank
+        self.size = size
+        self.path = path
+        """This rank's shard; None while no timeline is written."""
+        self.run = run
+        self._sampler: Sampler | None = None
+
+    def stop(self) -> None:
+        """Finish the shard and take the instruments out.  Nothing to do the second time."""
+        global _current  # noqa: PLW0603  one recording a process
+        if _current is not self:
+            return
+        _current = None
+        atexit.unregister(self.stop)
+        if self._sampler is not None:
+            self._sampler.stop()
+        recorder.stop_timeline()
+        recorder.stop_nvtx()
+        uninstall()
+
+    def _start(self, config: Config, writer: ShardWriter | None, local_rank: int) -> None:
+        if writer is not None:
+            recorder.start_timeline(writer)
+            if config.sample_interval_s:
+                index = own_device.index_for_nvml()
+                self._sampler = Sampler(config.sample_interval_s, local_rank=local_rank, device=index)
+                self._sampler.start()
+        install(collectives=True)
+        atexit.register(self.stop)
+
+    def __enter__(self) -> Self:
+        """The recording, which runs already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+
+_current: Recording | None = None
+_recordings = 0
+
+
+def current() -> Recording | None:
+    """The recording that runs."""
+    return _current
+
+
+def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
+    """Record the training of this process: data loading, forward, backward, optimizer, steps and collectives.
+
+    Call it on every rank, after `torch.distributed.init_process_group` (in a training of several ranks) and before the loop.
+    Without `timeline`, HOROVOD_TIMELINE says where to write; without either nothing is recorded unless a tool listens for
+    NVTX ranges, and the call costs nothing, so it may stay in the script.
+
+    Args:
+        timeline: rank 0 writes here, rank r beside it, as with HOROVOD_TIMELINE.
+
+    Returns:
+        A handle that stops the recording; the end of the process does it, too.
+
+    Raises:
+        UsageError: the launcher started several ranks, and they have not met yet.
+    """
+    global _current, _recordings  # noqa: PLW0603  one recording a process
+    if _current is not None:
+        return _current
+    launched = read_launched()
+    met = dist.is_available() and dist.is_initialized()
+    rank, size = (dist.get_rank(), dist.get_world_size()) if met else (launched.rank, launched.size)
+    if engine.current() is not None:
+        return Recording(rank, size, None, None)  # the runtime records by itself
+    if size > 1 and not met:
+        raise UsageError(
+            f"this is one of {size} ranks, and they have not met: call tlkit.instrument() after "
+            "torch.distributed.init_process_group(), or hvd.init() if the script uses Horovod's API"
+        )
+    logs.set_up(rank, os.environ)
+    config = Config.from_environment()
+    path = os.fspath(timeline) if timeline is not None else config.timeline_path
+    recorder.start_nvtx()
+    if path is None:
+        recording = Recording(rank, size, None, None)
+        if recorder.is_on():
+            _current = recording
+            recording._start(config, None, 0)  # noqa: SLF001  its maker
+        return recording
+    _recordings += 1
+    run, clock = _agree(rank, size, _recordings)
+    local_rank = launched.local_rank if launched.local_rank is not None else rank
+    header = shard_header(
+        run,
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        clock=clock,
+        device=own_device.kind(),
+        versions=own_device.versions(),
+        runtime="torch",
+    )
+    # A script that names the file means that file.
+    target = shard_path(restart_path(path, 0 if timeline is not None else _times_begun()), rank)
+    _current = recording = Recording(rank, size, target, run)
+    try:
+        recording._start(config, ShardWriter(target, header), local_rank)  # noqa: SLF001  its maker
+    except TraceError as error:  # the training goes on
+        _log.error("%s", error)
+        recording.path = _current = None
+    return recording
+
+
+def _times_begun() -> int:
+    """How often this job has begun to record before: in this process, and in those that torchrun has started anew."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return _recordings - 1 + (int(restarts) if restarts.isdigit() else 0)
+
+
+def _agree(rank: int, size: int, number: int) -> tuple[Run, ClockOffset]:
+    """The run that all ranks record, and how far this rank's clock is from rank 0's.
+
+    Raises:
+        RuntimeFailure: the other ranks do not call.
+    """
+    if size == 1:
+        run_id = os.environ.get("TLKIT_RUN_ID") or secrets.token_hex(8)
+        return Run(run_id, time.monotonic_ns(), time.time_ns()), SAME_CLOCK
+    default: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  the one place where all ranks have met
+    store = PrefixStore(f"{_KEYS}/{number}", default)
+    try:
+        if rank == 0:
+            run = Run(secrets.token_hex(8), time.monotonic_ns(), time.time_ns())
+            store.set("run", msgspec.json.encode(_Welcome(*run, boot_id())).decode())
+            for other in range(1, size):
+                _answer(store, other)
+            return run, SAME_CLOCK
+        welcome = msgspec.json.decode(store.get("run"), type=_Welcome)
+        clock = _measure(store, rank, same_host=boot_id() == welcome.boot_id != "")
+        return Run(welcome.run_id, welcome.origin_ns, welcome.origin_unix_ns), clock
+    except RuntimeError as error:  # torch's DistStoreError is one
+        raise RuntimeFailure(
+            f"the ranks did not meet to record ({str(error).splitlines()[0]}): tlkit.instrument() has to be called on every rank"
+        ) from error
+
+
+def _answer(store: Any, other: int) -> None:
+    """Tell a rank the time, as often as it asks."""
+    for number in range(EXCHANGES):
+        store.get(f"ask/{other}/{number}")
+        store.set(f"tell/{other}/{number}", str(time.monotonic_ns()))
+
+
+def _measure(store: Any, rank: int, *, same_host: bool) -> ClockOffset:
+    measured = []
+    for number in range(EXCHANGES):
+        sent_ns = time.monotonic_ns()
+        store.set(f"ask/{rank}/{number}", "")
+        told = int(store.get(f"tell/{rank}/{number}"))
+        measured.append(offset_of(sent_ns, told, time.monotonic_ns()))
+    # The first exchange waits for the ranks before this one, and is the worst.
+    return settle(min(measured, key=lambda offset: offset.uncertainty_ns), same_host=same_host)

@@ -1,0 +1,102 @@
+"""torch, as the engine sees it (see `Binding` in runtime/core/binding.py)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+# torch.distributed hands it on without exporting it, which type checkers refuse.
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from ... import instrument
+from ...core.binding import Place
+from ...core.config import Config
+from ...core.control.messages import Request
+from ...core.operations import ReduceOp
+from ...core.topology import Launched
+from ...core.work import Batch, Entry
+from ...instrument import own_device
+from ...instrument.samplers import Sampler
+from . import devices, rendezvous, transports
+from .collectives import COLLECTIVES, Site, neutral
+from .dtypes import DTYPES
+from .fusion_buffers import FusionBuffers
+
+_CPU: Final = torch.device("cpu")
+
+
+class TorchBinding:
+    """See `Binding`."""
+
+    def __init__(self) -> None:
+        self._buffers = FusionBuffers()
+
+    @property
+    def device(self) -> str:
+        """See `Binding`."""
+        return own_device.kind()
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """See `Binding`."""
+        return own_device.versions()
+
+    def choose_transports(self, config: Config, *, mpi_job: bool) -> dict[str, str]:
+        """See `Binding`."""
+        chosen = {"cpu": transports.choose(config.cpu_operations, "cpu", mpi_job=mpi_job)}
+        if torch.cuda.is_available():
+            chosen["cuda"] = transports.choose(config.gpu_operations, "cuda", mpi_job=mpi_job)
+        return chosen
+
+    def world(self, size: int, rank: int) -> Any:
+        """See `Binding`."""
+        return transports.mpi.world(size, rank)
+
+    def open_store(self, launched: Launched, timeout_s: float, communicator: Any) -> Store:
+        """See `Binding`."""
+        return rendezvous.open_store(launched, timeout_s, communicator)
+
+    def part_of_store(self, store: Any, prefix: str) -> Store:
+        """See `Binding`."""
+        return PrefixStore(prefix, store)
+
+    def met(self, launched: Launched) -> None:
+        """See `Binding`."""
+        rendezvous.remove_job_file(launched)
+
+    def connect(self, place: Place, names: Mapping[str, str], hosts: tuple[str, ...] | None) -> transports.Group:
+        """See `Binding`."""
+        return transports.connect(place, names, hosts)
+
+    def mark_produced(self, entries: Sequence[Entry]) -> None:
+        """See `Binding`."""
+        for entry in entries:
+            if not entry.tensor.is_cpu:
+                devices.mark_produced(entry)
+
+    def absent(self, request: Request, device: Any) -> torch.Tensor:
+        """See `Binding`."""
+        where = _CPU if request.device == "cpu" else torch.device(device)
+        tensor = torch.empty(request.shape, dtype=DTYPES[request.dtype], device=where)
+        neutral(ReduceOp(request.op), tensor)
+        return tensor
+
+    def execute(self, group: transports.Group, batch: Batch) -> None:
+        """See `Binding`."""
+        site = Site(group, self._buffers)
+        operate = COLLECTIVES[batch.entries[0].request.kind]
+        if batch.entries[0].tensor.is_cpu:
+            operate(site, batch)
+        else:
+            with devices.own_stream(batch.entries):
+                operate(site, batch)
+
+    def instrument(self) -> None:
+        """See `Binding`."""
+        instrument.install()
+
+    def sample(self, interval_s: float, local_rank: int) -> Callable[[], None]:
+        """See `Binding`."""
+        sampler = Sampler(interval_s, local_rank=local_rank, device=own_device.index_for_nvml())
+        sampler.start()
+        return sampler.stop

@@ -1,0 +1,260 @@
+"""What each kind of collective does with a batch: pack, operate on the transport, unpack.
+
+A batch of one tensor goes without a fusion buffer, and so does one whose tensors lie one behind the other in memory (as the
+gradients of a `DistributedOptimizer` do): the memory itself is reduced.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from ....timeline import recorder
+from ....timeline.vocabulary import MEMCPY_IN, MEMCPY_OUT, Category, LaneKind
+from ...core.operations import ReduceOp
+from ...core.work import Batch, Entry
+from .adasum import adasum
+from .fusion_buffers import FusionBuffers
+from .transports import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a batch is executed."""
+
+    group: Group
+    buffers: FusionBuffers
+
+
+def scale(tensor: torch.Tensor, factor: float) -> None:
+    """Multiply in place.  Integers are multiplied in double precision and truncated towards zero, as Horovod does."""
+    if factor == 1.0:
+        return
+    if tensor.is_floating_point() or tensor.is_complex():
+        tensor.mul_(factor)
+    else:
+        tensor.copy_((tensor.double() * factor).trunc_())
+
+
+def chunk_rows(rows: int, size: int) -> list[int]:
+    """How many rows each of `size` ranks gets of a reducescatter: equal shares, the first ranks one more of the rest."""
+    share, rest = divmod(rows, size)
+    return [share + (rank < rest) for rank in range(size)]
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor as a vector, without a copy."""
+    return tensor if tensor.dim() == 1 else tensor.view(-1)
+
+
+@contextmanager
+def _operation(site: Site, kind: str, tensor: torch.Tensor) -> Iterator[None]:
+    """The span of the operation itself, named as Horovod names it."""
+    name = f"{site.group.algorithm(tensor.device.type).upper()}_{'BCAST' if kind == 'broadcast' else kind.upper()}"
+    opened = recorder.begin(Category.COLLECTIVE, name, LaneKind.COMMUNICATION, payload=tensor.nbytes)
+    try:
+        yield
+    finally:
+        recorder.end(opened)
+
+
+@contextmanager
+def _copying(name: str, nbytes: int) -> Iterator[None]:
+    opened = recorder.begin(Category.FUSION, name, LaneKind.COMMUNICATION, payload=nbytes)
+    try:
+        yield
+    finally:
+        recorder.end(opened)
+
+
+def _pack(site: Site, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
+    """Copy flat tensors into one buffer; returns it and their sizes."""
+    sizes = [tensor.numel() for tensor in tensors]
+    buffer = site.buffers.take(sum(sizes), tensors[0].dtype, tensors[0].device)
+    with _copying(MEMCPY_IN, buffer.nbytes):
+        torch.cat(list(tensors), out=buffer)
+    return buffer, sizes
+
+
+def _adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The memory of `tensors` as one vector, if they lie one behind the other in one storage."""
+    end = 0
+    for tensor in tensors:
+        start = tensor.data_ptr()
+        if start != end and end:
+            return None
+        end = start + tensor.nbytes
+    first, last = tensors[0], tensors[-1]
+    if first.untyped_storage().data_ptr() != last.untyped_storage().data_ptr():
+        return None
+    return first.as_strided(((end - first.data_ptr()) // first.element_size(),), (1,))
+
+
+def _output_of(entry: Entry) -> torch.Tensor:
+    output: torch.Tensor | None = entry.output
+    assert output is not None  # only kinds whose size comes with the answer allocate later
+    return output
+
+
+def _allreduce(site: Site, batch: Batch) -> None:
+    entries, size = batch.entries, site.group.size
+    request = entries[0].request
+    average = request.op == ReduceOp.AVERAGE
+    op = ReduceOp.SUM if average else ReduceOp(request.op)
+    postscale = request.postscale / size if average else request.postscale
+    outputs = [flat(_output_of(entry)) for entry in entries]
+    sizes: list[int] = []
+    if len(entries) == 1:
+        buffer = outputs[0]
+        if entries[0].output is not entries[0].tensor:
+            buffer.copy_(flat(entries[0].tensor))
+    else:
+        in_place = all(entry.output is entry.tensor for entry in entries)
+        together = _adjacent(outputs) if in_place else None
+        if together is None:
+            buffer, sizes = _pack(site, outputs if in_place else [flat(entry.tensor) for entry in entries])
+        else:
+            buffer = together
+    scale(buffer, request.prescale)
+    if size > 1 and buffer.numel():
+        with _operation(site, "adasum" if op is ReduceOp.ADASUM else "allreduce", buffer):
+            if op is ReduceOp.ADASUM:
+                adasum(site.group, buffer, sizes or [entry.tensor.numel() for entry in entries])
+            else:
+                site.group.transport(buffer.device).allreduce(buffer, op)
+    scale(buffer, postscale)
+    if sizes:
+        with _copying(MEMCPY_OUT, buffer.nbytes):
+            torch._foreach_copy_(outputs, list(torch.split(buffer, sizes)))
+
+
+def _allgather(site: Site, batch: Batch) -> None:
+    entries, sizes = batch.entries, batch.response.sizes
+    for entry, rows in zip(entries, sizes, strict=True):
+        entry.output = entry.tensor.new_empty((sum(rows), *entry.tensor.shape[1:]))
+    row_numels = [entry.tensor.shape[1:].numel() for entry in entries]
+    ranks = range(site.group.size)
+    counts = [[rows[rank] * numel for rows, numel in zip(sizes, row_numels, strict=True)] for rank in ranks]
+    if len(entries) == 1:
+        output = flat(_output_of(entries[0]))
+        _gather(site, output, [count for (count,) in counts], flat(entries[0].tensor))
+        return
+    packed, _ = _pack(site, [flat(entry.tensor) for entry in entries])
+    source = packed.clone()  # the gathered buffer below is the same memory
+    gathered = site.buffers.take(sum(map(sum, counts)), source.dtype, source.device)
+    _gather(site, gathered, [sum(of_rank) for of_rank in counts], source)
+    with _copying(MEMCPY_OUT, gathered.nbytes):
+        pieces = iter(torch.split(gathered, [count for of_rank in counts for count in of_rank]))
+        filled = [0] * len(entries)
+        for of_rank in counts:
+            for number, count in enumerate(of_rank):
+                flat(_output_of(entries[number]))[filled[number] : filled[number] + count].copy_(next(pieces))
+                filled[number] += count
+
+
+def _gather(site: Site, output: torch.Tensor, counts: list[int], source: torch.Tensor) -> None:
+    with _operation(site, "allgather", source):
+        if site.group.size > 1:
+            site.group.transport(source.device).allgather(torch.split(output, counts), source)
+        else:
+            output.copy_(source)
+
+
+def _broadcast(site: Site, batch: Batch) -> None:
+    (entry,) = batch.entries
+    output = _output_of(entry)
+    root = site.group.ranks.index(entry.request.root)
+    if root == site.group.rank and output is not entry.tensor:
+        output.copy_(entry.tensor)
+    with _operation(site, "broadcast", output):
+        if site.group.size > 1:
+            site.group.transport(output.device).broadcast(flat(output), root)
+
+
+def _alltoall(site: Site, batch: Batch) -> None:
+    (entry,) = batch.entries
+    group, source = site.group, entry.tensor
+    sent = entry.extra
+    with _operation(site, "alltoall", source):
+        received = sent if group.size == 1 else _exchange_counts(site, sent)
+        row = source.shape[1:].numel()
+        entry.output = source.new_empty((sum(received), *source.shape[1:]))
+        used = flat(source)[: sum(sent) * row]
+        if group.size == 1:
+            flat(entry.output).copy_(used)
+        else:
+            transport = group.transport(source.device)
+            into = [count * row for count in received]
+            transport.alltoall(flat(entry.output), used, into, [count * row for count in sent])
+    entry.extra = torch.tensor(received, dtype=torch.int32, device=source.device)
+
+
+def _exchange_counts(site: Site, sent: Sequence[int]) -> list[int]:
+    """How many rows each rank sends to this one, as they send to each other."""
+    ones = [1] * site.group.size
+    mine, theirs = torch.tensor(sent, dtype=torch.int64), torch.empty(len(ones), dtype=torch.int64)
+    site.group.transport(mine.device).alltoall(theirs, mine, ones, ones)
+    counts: list[int] = theirs.tolist()
+    return counts
+
+
+def _reducescatter(site: Site, batch: Batch) -> None:
+    """Tensors of a batch are packed by rank: every rank's rows of all of them lie together."""
+    entries, group = batch.entries, site.group
+    request = entries[0].request
+    postscale = request.postscale / group.size if request.op == ReduceOp.AVERAGE else request.postscale
+    rows = [chunk_rows(entry.tensor.shape[0], group.size) for entry in entries]
+    numels = [entry.tensor.shape[1:].numel() for entry in entries]
+    for entry, shares in zip(entries, rows, strict=True):
+        entry.output = entry.tensor.new_empty((shares[group.rank], *entry.tensor.shape[1:]))
+    counts = [
+        sum(shares[rank] * numel for shares, numel in zip(rows, numels, strict=True)) for rank in range(group.size)
+    ]
+    pieces = [torch.split(entry.tensor, shares) for entry, shares in zip(entries, rows, strict=True)]
+    source, _ = _pack(site, [flat(of_entry[rank]) for rank in range(group.size) for of_entry in pieces])
+    scale(source, request.prescale)
+    single = len(entries) == 1
+    output = flat(_output_of(entries[0])) if single else source.new_empty(counts[group.rank])
+    with _operation(site, "reducescatter", source):
+        if group.size > 1:
+            group.transport(source.device).reducescatter(output, source, counts)
+        else:
+            output.copy_(source)
+    scale(output, postscale)
+    if not single:
+        outputs = [flat(_output_of(entry)) for entry in entries]
+        with _copying(MEMCPY_OUT, output.nbytes):
+            torch._foreach_copy_(outputs, list(torch.split(output, [each.numel() for each in outputs])))
+
+
+def _nothing(_: Site, __: Batch) -> None:
+    """Nothing to move: that all ranks have asked for it is all."""
+
+
+def _join(_: Site, batch: Batch) -> None:
+    batch.entries[0].extra = batch.response.sizes[0][0]
+
+
+COLLECTIVES: Final[dict[str, Callable[[Site, Batch], Any]]] = {
+    "allreduce": _allreduce,
+    "allgather": _allgather,
+    "broadcast": _broadcast,
+    "alltoall": _alltoall,
+    "reducescatter": _reducescatter,
+    "barrier": _nothing,
+    "join": _join,
+}
+
+_IDENTITIES: Final = {ReduceOp.PRODUCT: 1.0, ReduceOp.MIN: float("inf"), ReduceOp.MAX: float("-inf")}
+
+
+def neutral(op: ReduceOp, tensor: torch.Tensor) -> None:
+    """Fill a tensor with what changes no result: zeros for a sum, the largest value for a minimum and so on."""
+    value = _IDENTITIES.get(op, 0.0)
+    if value in {0.0, 1.0} or tensor.is_floating_point():
+        tensor.fill_(value)
+    else:
+        limits = torch.iinfo(tensor.dtype)
+        tensor.fill_(limits.max if value > 0 else limits.min)

@@ -1,0 +1,18 @@
+"""The memory in which small tensors travel together."""
+
+import torch
+
+
+class FusionBuffers:
+    """One reusable flat buffer a dtype and device, grown to what is needed and never beyond the largest batch."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+    def take(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A flat view of `numel` elements.  The next call for the same dtype and device overwrites it."""
+        buffer = self._buffers.get((dtype, device))
+        if buffer is None or buffer.numel() < numel:
+            buffer = torch.empty(numel, dtype=dtype, device=device)
+            self._buffers[dtype, device] = buffer
+        return buffer[:numel]

@@ -1,0 +1,74 @@
+"""NCCL through torch.distributed, on a process group of our own: for tensors on NVIDIA GPUs."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ....core.binding import Place
+from ....core.operations import ReduceOp
+from .gloo import REDUCE_OPS
+
+
+def is_built() -> bool:
+    """Whether this torch has NCCL."""
+    return dist.is_nccl_available()
+
+
+class NcclTransport:
+    """One NCCL process group.  Operations are queued on the current stream, and the host does not wait for them."""
+
+    name = "nccl"
+
+    def __init__(self, place: Place) -> None:
+        """Prepare; the communicator itself is made at the first operation."""
+        group: Any = vars(dist)["ProcessGroupNCCL"]  # CPU builds have none, and type checkers see those
+        options = group.Options()
+        options._timeout = timedelta(seconds=place.timeout_s)  # noqa: SLF001  as torch.distributed itself does
+        self._rank = place.rank
+        self._group: Any = group(place.store, place.rank, place.size, options)
+
+    def allreduce(self, buffer: torch.Tensor, op: ReduceOp) -> None:
+        """See `Transport`."""
+        options = dist.AllreduceOptions()
+        options.reduceOp = REDUCE_OPS[op]
+        self._group.allreduce([buffer], options).wait()
+
+    def allgather(self, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
+        """See `Transport`.  torch gathers unequal sizes as a group of broadcasts."""
+        self._group.allgather([list(outputs)], [source]).wait()
+
+    def broadcast(self, buffer: torch.Tensor, root: int) -> None:
+        """See `Transport`."""
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        options.rootTensor = 0
+        self._group.broadcast([buffer], options).wait()
+
+    def alltoall(
+        self, output: torch.Tensor, source: torch.Tensor, received: Sequence[int], sent: Sequence[int]
+    ) -> None:
+        """See `Transport`."""
+        options = dist.AllToAllOptions()
+        self._group.alltoall_base(output, source, list(received), list(sent), options).wait()
+
+    def reducescatter(self, output: torch.Tensor, source: torch.Tensor, counts: Sequence[int]) -> None:
+        """See `Transport`.  torch scatters unequal sizes as a group of reductions."""
+        pieces = list(torch.split(source, list(counts)))
+        options: Any = dist.ReduceScatterOptions()
+        options.reduceOp = dist.ReduceOp.SUM
+        self._group.reduce_scatter([output], [pieces], options).wait()
+
+    def close(self) -> None:
+        """See `Transport`."""
+        if self._group is not None:
+            self._group.shutdown()
+        self._group = None
+
+    def abort(self) -> None:
+        """See `Transport`."""
+        if self._group is not None:
+            self._group.abort()
+        self._group = None
