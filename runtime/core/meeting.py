@@ -11,7 +11,8 @@ from typing import Any
 from ...timeline.errors import RuntimeFailure
 from .addresses import LOOPBACK
 from .config import Config
-from .control.channel import Channel, accept_ranks, connect, listen
+from .connections import accept_ranks, connect, listen
+from .control.channel import Channel
 from .control.messages import Hello, Welcome
 from .topology import Launched, boot_id, host_name
 

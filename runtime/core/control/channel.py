@@ -1,6 +1,5 @@
-"""Messages over a TCP connection: a length of four bytes, then the message."""
+"""Messages over a connection: a length of four bytes, then the message."""
 
-import hmac
 import socket
 import struct
 import threading
@@ -9,8 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ....timeline.errors import RuntimeFailure
-from .messages import MAX_MESSAGE_NBYTES, Hello, Message, decode, encode
+from .messages import MAX_MESSAGE_NBYTES, Message, decode, encode
 
 _LENGTH = struct.Struct("!I")
 _CHUNK_NBYTES = 1 << 18
@@ -20,7 +18,8 @@ class Channel:
     """One end of a connection.  Any thread may send; one thread receives."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(None)
         self._socket = connection
         self._received = bytearray()
@@ -102,68 +101,3 @@ class Channel:
     def close(self) -> None:
         """Close the connection, after what was sent has gone out."""
         self._socket.close()
-
-
-def listen(address: str) -> socket.socket:
-    """A listening socket on a free port of `address`."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family)
-    listener.bind((address, 0))
-    listener.listen(1024)
-    return listener
-
-
-def connect(address: str, port: int, timeout_s: float) -> Channel:
-    """Connect to the coordinator.
-
-    Raises:
-        RuntimeFailure: it does not answer.
-    """
-    try:
-        return Channel(socket.create_connection((address, port), timeout=timeout_s))
-    except OSError as error:
-        raise RuntimeFailure(
-            f"the coordinator at {address}:{port} does not answer ({error}): check the network between the hosts, "
-            "or name the interface in HOROVOD_GLOO_IFACE"
-        ) from error
-
-
-def accept_ranks(listener: socket.socket, size: int, token: str, timeout_s: float) -> dict[int, tuple[Channel, Hello]]:
-    """Wait until ranks 1 to size-1 have connected and said the token.
-
-    A connection that says anything else is closed and ignored.
-
-    Raises:
-        RuntimeFailure: not all came in time; names the missing ones.
-    """
-    deadline = time.monotonic() + timeout_s
-    found: dict[int, tuple[Channel, Hello]] = {}
-    while len(found) < size - 1:
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            missing = sorted(set(range(1, size)) - set(found))
-            raise RuntimeFailure(
-                f"ranks {missing} did not connect within {timeout_s:g} s: look at their output for an earlier error, or "
-                "raise HOROVOD_START_TIMEOUT"
-            )
-        listener.settimeout(left_s)
-        try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            continue
-        channel = Channel(connection)
-        try:
-            hello = channel.receive_one(min(left_s, 5.0))
-        except (OSError, ValueError):
-            channel.close()
-            continue
-        if (
-            not isinstance(hello, Hello)
-            or not hmac.compare_digest(hello.token.encode(), token.encode())
-            or not 0 < hello.rank < size
-            or hello.rank in found
-        ):
-            channel.close()
-            continue
-        found[hello.rank] = (channel, hello)
-    return found
