@@ -1,16 +1,14 @@
 """Traces that were read before, kept as Parquet: the second look at a large trace is instant.
 
 A trace is kept under a key of its files' content and of the version of the tables, in a folder that is put in place whole by
-renaming, so that readers and writers at the same time never see half of one.  Whatever goes wrong with the cache, the trace is
-read from its files.
+renaming, so that readers and writers at the same time never see half of one.  Pages have checksums, and what is read back is held
+against what was written: whatever goes wrong with the cache, the trace is read from its files.
 """
 
 import hashlib
-import json
 import logging
 import os
-import shutil
-import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from . import cache_entries
 from .args import FileArgs, Places
 from .columns import Encoded, assemble
 from .ending import ends_from
@@ -29,7 +28,7 @@ from .trace import TABLES, Clock, RankClock, Trace, TraceMeta
 from .vocabulary import Category
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 8
+VERSION: Final = 9
 
 #: Smaller files are read as fast as the cache.
 LEAST_NBYTES: Final = 4 * 1024 * 1024
@@ -37,10 +36,12 @@ LEAST_NBYTES: Final = 4 * 1024 * 1024
 #: All that is kept; the traces that were not used for the longest time go first.
 MOST_NBYTES: Final = 10 * 1024**3
 
-#: Of larger files this much at several places is looked at, and the time of the last change.
+#: Of larger files this much at several places is looked at, and when they were changed.
 _WHOLE_NBYTES: Final = 32 * 1024 * 1024
 _SAMPLE_NBYTES: Final = 64 * 1024
 _SAMPLES: Final = 64
+#: A large file that was changed less than this ago may change again without its times showing it.
+_RACY_NS: Final = 20_000_000
 
 _log = logging.getLogger("tlkit.timeline")
 
@@ -54,18 +55,23 @@ def cache_folder() -> Path | None:
     return Path(base) / "tlkit" / "traces"
 
 
-def _digest(path: Path) -> bytes:
-    """What tells a file's content from another's; of a large file parts, and when it was changed."""
-    size = path.stat().st_size
-    digest = hashlib.blake2b(f"{size}".encode(), digest_size=20)
+def _digest(path: Path) -> bytes | None:
+    """What tells a file's content from another's; None if that cannot be told yet.
+
+    Of a large file it is parts, and when it was changed: its date can be set back, the time of its inode's last change cannot.
+    """
+    found = path.stat()
+    digest = hashlib.blake2b(f"{found.st_size}".encode(), digest_size=20)
     with path.open("rb", buffering=0) as file:
-        if size <= _WHOLE_NBYTES:
+        if found.st_size <= _WHOLE_NBYTES:
             digest.update(file.read())
-        else:
-            digest.update(f"{path.stat().st_mtime_ns}".encode())
-            for number in range(_SAMPLES):
-                file.seek((size - _SAMPLE_NBYTES) * number // (_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE_NBYTES))
+            return digest.digest()
+        if 0 <= time.time_ns() - found.st_ctime_ns < _RACY_NS:
+            return None
+        digest.update(f"{found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}".encode())
+        for number in range(_SAMPLES):
+            file.seek((found.st_size - _SAMPLE_NBYTES) * number // (_SAMPLES - 1))
+            digest.update(file.read(_SAMPLE_NBYTES))
     return digest.digest()
 
 
@@ -75,7 +81,10 @@ def key_of(sources: Sequence[Source], format_name: str) -> str | None:
         return None
     digest = hashlib.blake2b(f"{VERSION} {format_name}".encode(), digest_size=20)
     for source in sources:
-        digest.update(_digest(source.path))
+        part = _digest(source.path)
+        if part is None:
+            return None
+        digest.update(part)
     return digest.hexdigest()
 
 
@@ -85,20 +94,19 @@ def load(key: str, sources: Sequence[Source]) -> Trace | None:
     if base is None:
         return None
     folder = base / key
-    try:
-        described = json.loads((folder / "trace.json").read_text(encoding="utf-8"))
-        os.utime(folder)  # when it was used last
-        frames = {name: _load_table(folder, name, described["texts"][name]) for name in TABLES}
-        return Trace(
-            meta=meta_from(described["meta"], sources),
-            raw_args=_load_args(folder, described["args"], sources),
-            **frames,
-        )
-    except FileNotFoundError:
+    if not cache_entries.is_own(folder):
         return None
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        _log.debug("the kept trace %s cannot be read: %s", key, error)
-        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        described = cache_entries.read_description(folder)
+        os.utime(folder)  # when it was used last
+        frames = {name: _load_table(folder, name, described) for name in TABLES}
+        raw_args = _load_args(folder, described["args"], sources)
+        if len(raw_args) != described["raw_args"]:
+            raise ValueError("args are missing")
+        return Trace(meta=meta_from(described["meta"], sources), raw_args=raw_args, **frames)
+    except Exception as error:  # whatever is in the entry, the trace can be read from its files
+        _log.debug("the kept trace %s cannot be read: %r", key, error)
+        cache_entries.remove(folder)
         return None
 
 
@@ -108,23 +116,22 @@ def store(key: str, trace: Trace, sources: Sequence[Source]) -> None:
     if base is None:
         return
     try:
-        base.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".writing-", dir=base))
+        scratch = cache_entries.create(base)
         try:
             texts = {name: _store_table(scratch, name, getattr(trace, name)) for name in TABLES}
             described = {
                 "meta": describe_meta(trace.meta, sources),
                 "texts": texts,
+                "rows": {name: len(getattr(trace, name)) for name in TABLES},
+                "raw_args": len(trace.raw_args),
                 "args": _store_args(scratch, trace.raw_args, sources),
             }
-            (scratch / "trace.json").write_text(json.dumps(described), encoding="utf-8")
-            scratch.rename(base / key)
-        except OSError:
-            # Another process was faster, most of the time.
-            shutil.rmtree(scratch, ignore_errors=True)
-            if not (base / key).is_dir():
-                raise
-        _forget_oldest(base, key)
+            cache_entries.put_in_place(scratch, base / key, described)
+        except BaseException:
+            cache_entries.remove(scratch)
+            raise
+        most = int(os.environ.get("TLKIT_CACHE_BYTES") or MOST_NBYTES)
+        cache_entries.forget_oldest(base, key, most, time.time())
     except (OSError, ValueError, pa.ArrowException) as error:
         _log.warning("the trace is not kept in %s: %s", base, error)
 
@@ -138,35 +145,47 @@ def _store_table(folder: Path, name: str, table: pd.DataFrame) -> dict[str, list
             texts[column] = [str(text) for text in table[column].cat.categories]
         else:
             columns[column] = pa.array(table[column].to_numpy())
-    # One row group: each column comes back in one piece, without being put together.
-    options: dict[str, Any] = {"compression": "lz4", "use_dictionary": False, "row_group_size": max(len(table), 1)}
-    pq.write_table(pa.table(columns), folder / f"{name}.parquet", **options)
+    _write(folder, name, columns, len(table))
     return texts
 
 
-def _load_table(folder: Path, name: str, texts: dict[str, list[str]]) -> pd.DataFrame:
-    table = pq.read_table(folder / f"{name}.parquet", memory_map=True)
+def _write(folder: Path, name: str, columns: dict[str, pa.Array], rows: int) -> None:
+    # One row group: each column comes back in one piece, without being put together.
+    options: dict[str, Any] = {"compression": "lz4", "use_dictionary": False, "row_group_size": max(rows, 1)}
+    path = cache_entries.touch(folder / f"{name}.parquet")
+    pq.write_table(pa.table(columns), path, write_page_checksum=True, **options)
+
+
+def _read(folder: Path, name: str) -> pa.Table:
+    return pq.read_table(folder / f"{name}.parquet", memory_map=True, page_checksum_verification=True)
+
+
+def _load_table(folder: Path, name: str, described: dict[str, Any]) -> pd.DataFrame:
+    table, texts = _read(folder, name), described["texts"][name]
+    if len(table) != described["rows"][name]:
+        raise ValueError(f"{name}: rows are missing")
     part: dict[str, np.ndarray | Encoded] = {}
     for column, dtype in TABLES[name].items():
         values = table[column].to_numpy()
-        part[column] = (values, texts[column]) if dtype == "category" else values
+        if dtype != "category":
+            part[column] = values
+            continue
+        if len(values) and not -1 <= int(values.min()) <= int(values.max()) < len(texts[column]):
+            raise ValueError(f"{name}.{column}: there is no such text")
+        part[column] = (values, texts[column])
     return assemble(TABLES[name], [part])
 
 
 def _store_args(folder: Path, raw_args: Sequence[bytes], sources: Sequence[Source]) -> list[dict[str, Any]]:
     """Write where the args are, or the args themselves if they are in memory anyhow."""
     if not isinstance(raw_args, FileArgs):
-        pq.write_table(pa.table({"args": pa.array(list(raw_args), pa.large_binary())}), folder / "args.parquet")
+        _write(folder, "args", {"args": pa.array(list(raw_args), pa.large_binary())}, len(raw_args))
         return []
     number_of = {source.path: number for number, source in enumerate(sources)}
     described = []
     for number, (source, places) in enumerate(raw_args.parts):
-        pq.write_table(
-            pa.table({"start": pa.array(places.starts), "nbytes": pa.array(places.sizes)}),
-            folder / f"args{number}.parquet",
-            compression="lz4",
-            use_dictionary=False,
-        )
+        columns = {"start": pa.array(places.starts), "nbytes": pa.array(places.sizes)}
+        _write(folder, f"args{number}", columns, len(places.starts))
         own = [text.decode("utf-8", "backslashreplace") for text in places.own]
         described.append({"source": number_of[source.path], "own": own})
     return described
@@ -174,12 +193,10 @@ def _store_args(folder: Path, raw_args: Sequence[bytes], sources: Sequence[Sourc
 
 def _load_args(folder: Path, described: list[dict[str, Any]], sources: Sequence[Source]) -> Sequence[bytes]:
     if not described:
-        if not (folder / "args.parquet").exists():
-            return ()
-        return tuple(pq.read_table(folder / "args.parquet")["args"].to_pylist())
+        return tuple(_read(folder, "args")["args"].to_pylist())
     parts = []
     for number, part in enumerate(described):
-        table = pq.read_table(folder / f"args{number}.parquet", memory_map=True)
+        table = _read(folder, f"args{number}")
         own = [text.encode() for text in part["own"]]
         places = Places(table["start"].to_numpy(), table["nbytes"].to_numpy(), own)
         parts.append((sources[part["source"]], places))
@@ -216,20 +233,3 @@ def meta_from(described: dict[str, Any], sources: Sequence[Source]) -> TraceMeta
         local_ranks={int(rank): local for rank, local in described["local_ranks"].items()},
         ends=ends_from(described["ends"]),
     )
-
-
-def _forget_oldest(base: Path, newest: str) -> None:
-    """Keep within the limit."""
-    kept = []
-    for folder in base.iterdir():
-        if folder.is_dir():
-            nbytes = sum(file.stat().st_size for file in folder.iterdir())
-            kept.append((folder.stat().st_mtime, nbytes, folder))
-    total = sum(nbytes for _, nbytes, _ in kept)
-    most = int(os.environ.get("TLKIT_CACHE_BYTES") or MOST_NBYTES)
-    for _, nbytes, folder in sorted(kept):
-        if total <= most:
-            return
-        if folder.name != newest:
-            shutil.rmtree(folder, ignore_errors=True)
-            total -= nbytes

@@ -1,13 +1,20 @@
 """Traces that are kept: the same the second time, whatever happens to the cache meanwhile."""
 
+import json
+import os
+import stat
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tlkit.timeline import cache, open_trace
+from tlkit.timeline import cache, cache_entries, open_trace
 from tlkit.timeline.trace import TABLES, Trace
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
@@ -85,6 +92,137 @@ def test_a_damaged_cache_is_no_obstacle(folder: Path, large: Path) -> None:
     (kept / "trace.json").write_text("{")
     assert_same(first, open_trace(large))
     assert_same(first, open_trace(large))
+
+
+def cut(entry: Path) -> None:
+    pq.write_table(pq.read_table(entry / "spans.parquet").slice(0, 10), entry / "spans.parquet")
+
+
+def point_nowhere(entry: Path) -> None:
+    table = pq.read_table(entry / "spans.parquet")
+    codes = np.full(len(table), 100, dtype=table["name"].type.to_pandas_dtype())
+    pq.write_table(table.set_column(table.column_names.index("name"), "name", pa.array(codes)), entry / "spans.parquet")
+
+
+def change_bytes(entry: Path) -> None:
+    path = entry / "spans.parquet"
+    content = bytearray(path.read_bytes())
+    for offset in range(200, len(content) // 2, 997):
+        content[offset] ^= 0x55
+    path.write_bytes(content)
+
+
+def nest(entry: Path) -> None:
+    (entry / "trace.json").write_text("[" * 100_000)
+
+
+def forge(entry: Path) -> None:
+    described = json.loads((entry / "trace.json").read_text())
+    described["meta"]["size"] = 77
+    (entry / "trace.json").write_text(json.dumps(described))
+
+
+def lose_a_table(entry: Path) -> None:
+    (entry / "steps.parquet").unlink()
+
+
+def lose_the_args(entry: Path) -> None:
+    pq.write_table(pq.read_table(entry / "args0.parquet").slice(5), entry / "args0.parquet")
+
+
+@pytest.mark.parametrize("damage", [cut, point_nowhere, change_bytes, nest, forge, lose_a_table, lose_the_args])
+def test_what_is_not_as_it_was_written_is_read_anew(folder: Path, large: Path, damage: Callable[[Path], None]) -> None:
+    """And the entry is made again, so that the third look is served by it."""
+    expected = open_trace(large)
+    (kept,) = folder.iterdir()
+    damage(kept)
+    assert_same(expected, open_trace(large))
+    (again,) = folder.iterdir()
+    assert cache_entries.read_description(again)["rows"]["spans"] == len(expected.spans)
+    assert_same(expected, open_trace(large))
+
+
+def test_a_large_file_with_its_old_date_is_read_anew(
+    folder: Path, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Size and date are as before, and so are all places that are sampled."""
+    monkeypatch.setattr(cache, "_WHOLE_NBYTES", 0)
+    monkeypatch.setattr(cache, "_SAMPLE_NBYTES", 8)
+    monkeypatch.setattr(cache, "_RACY_NS", 0)
+    path = large / "rank0.json"
+    before = path.stat()
+    first = open_trace(large)
+    path.write_text(path.read_text().replace("aten::relu", "aten::gelu"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    second = open_trace(large)
+    assert "aten::gelu" in set(second.spans["name"])
+    assert "aten::gelu" not in set(first.spans["name"])
+
+
+def test_a_large_file_that_was_just_changed_is_not_kept(
+    folder: Path, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a tick of the file system's clock it may change again and show the same times."""
+    monkeypatch.setattr(cache, "_WHOLE_NBYTES", 0)
+    monkeypatch.setattr(cache, "_RACY_NS", 10**15)
+    open_trace(large)
+    assert not folder.exists()
+
+
+def test_only_its_user_can_read_what_is_kept(folder: Path, large: Path) -> None:
+    """Whatever the umask."""
+    before = os.umask(0)
+    try:
+        open_trace(large)
+    finally:
+        os.umask(before)
+    (kept,) = folder.iterdir()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept.iterdir()} == {0o600}
+
+
+def test_only_what_the_cache_has_made_is_removed(
+    folder: Path, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not folders of others, not one that is called like an entry, not where a link leads, and nothing put into an entry."""
+    named, elsewhere = folder / ("ab" * 20), tmp_path / ("cd" * 20)
+    for foreign in (folder / "thesis", named, elsewhere):
+        foreign.mkdir(parents=True)
+        (foreign / "trace.json").write_text("three years of work")
+        os.utime(foreign, (0, 0))
+    (elsewhere / cache_entries.MARK).write_text("tlkit")
+    (folder / elsewhere.name).symlink_to(elsewhere)
+    open_trace(large / "rank0.json")
+    (entry,) = (path for path in folder.iterdir() if cache_entries.is_own(path))
+    (entry / "notes.txt").write_text("mine")
+    monkeypatch.setenv("TLKIT_CACHE_BYTES", "1")
+    open_trace(large / "rank1.json")
+    for foreign in (folder / "thesis", named, elsewhere):
+        assert (foreign / "trace.json").read_text() == "three years of work"
+    assert sorted(path.name for path in entry.iterdir()) == ["notes.txt", cache_entries.MARK]
+
+
+def test_a_place_that_is_taken_is_left_alone(folder: Path, large: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A folder of somebody else's under the very name that an entry should have."""
+    open_trace(large)
+    (kept,) = folder.iterdir()
+    (kept / cache_entries.MARK).unlink()
+    expected = sorted(path.name for path in kept.iterdir())
+    open_trace(large)
+    assert sorted(path.name for path in kept.iterdir()) == expected
+    assert "is not kept" in caplog.text
+    assert list(folder.iterdir()) == [kept]
+
+
+def test_what_was_given_up_half_written_goes_in_time(folder: Path, large: Path) -> None:
+    """A process was killed while it wrote: its folder is removed a day later, not while it may still write."""
+    old, new = cache_entries.create(folder), cache_entries.create(folder)
+    cache_entries.touch(old / "spans.parquet")
+    os.utime(old, (0, 0))
+    open_trace(large)
+    assert not old.exists()
+    assert new.exists()
 
 
 def test_readers_and_writers_at_once(folder: Path, large: Path) -> None:
