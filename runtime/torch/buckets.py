@@ -2,7 +2,7 @@
 
 A bucket is some parameters of one dtype and device.  When backward has produced the last of its gradients, all of them are
 copied into the bucket's memory and submitted together, each under its own name; the runtime then reduces the memory as it is.
-Afterwards `.grad` is that memory, so nothing is copied back.
+Afterwards `.grad` is that memory, so nothing is copied back (`gradient_memory.py` sees to it that it belongs to nobody else).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet, require_id
 from ..core.work import Handle
 from .data_plane.dtypes import DTYPE_NAMES
+from .gradient_memory import GradientMemory
 from .submission import check_outcome, submit_prepared
 
 #: Bytes of a bucket.  Smaller ones start earlier, larger ones need fewer collectives.
@@ -34,7 +35,9 @@ class Bucket:
         self,
         parameters: Sequence[torch.Tensor],
         names: Sequence[str],
-        memory: torch.Tensor,
+        memory: GradientMemory,
+        first: int,
+        first_element: int,
         *,
         op: ReduceOp,
         predivide_factor: float,
@@ -45,7 +48,9 @@ class Bucket:
 
         Args:
             names: of the parameters.
-            memory: flat, as long as all parameters together.
+            memory: where the gradients lie.
+            first: place of the first parameter in `memory`.
+            first_element: where its gradient begins there.
             predivide_factor: what an average is divided by before the sum, and multiplied by after.
             priority: of the reduction; higher goes first.
         """
@@ -60,13 +65,12 @@ class Bucket:
             op = ReduceOp.SUM
             plain = predivide_factor == 1.0
             self._factor, postscale = (1.0 / size, 1.0) if plain else (1.0 / predivide_factor, predivide_factor / size)
-        pieces = torch.split(memory, [parameter.numel() for parameter in self.parameters])
-        self._flat = list(pieces)
-        self._memory = memory
-        self._parts = [
-            (parameter, _shaped_like(piece, parameter), piece.numel() >= _LARGE_NUMEL)
-            for piece, parameter in zip(pieces, self.parameters, strict=True)
-        ]
+        self._gradients = memory
+        self._places = slice(first, first + len(self.parameters))
+        numel = sum(parameter.numel() for parameter in self.parameters)
+        self._elements = slice(first_element, first_element + numel)
+        self._layout = memory.layout
+        self._large = [parameter.numel() >= _LARGE_NUMEL for parameter in self.parameters]
         self._requests = [
             Request(
                 name=f"allreduce.{name}",
@@ -83,17 +87,29 @@ class Bucket:
         ]
         self._kept: list[int] = []
         self._versions: list[int] = []
+        self._before: list[tuple[int, int] | None] | None = None
 
     @property
     def has_begun(self) -> bool:
         """Whether some of its gradients are there, or under way."""
         return self.launched is not None or self.remaining != len(self.parameters)
 
+    def look(self, arrived: torch.Tensor) -> None:
+        """Note what the gradients are before backward has made them, so that `is_fresh` can tell which it has made since.
+
+        Args:
+            arrived: the parameter whose gradient is there already.
+        """
+        self._before = [None if parameter is arrived else _mark(parameter.grad) for parameter in self.parameters]
+
     def is_fresh(self) -> bool:
-        """Whether backward has made new gradients for all parameters since the last time."""
-        for parameter, slot, _ in self._parts:
+        """Whether backward has made new gradients for all parameters since `look`."""
+        before, self._before = self._before, None
+        if before is None:
+            return False
+        for parameter, mark in zip(self.parameters, before, strict=True):
             gradient = parameter.grad
-            if gradient is None or gradient is slot:
+            if gradient is None or (mark is not None and mark == _mark(gradient)):
                 return False
         return True
 
@@ -106,8 +122,10 @@ class Bucket:
         small_slots, small_gradients = [], []
         factor = self._factor
         kept = []
+        layout = self._layout = self._gradients.borrow(self)
+        slots = layout.slots[self._places]
         with torch.no_grad():
-            for place, (parameter, slot, large) in enumerate(self._parts):
+            for place, (parameter, slot, large) in enumerate(zip(self.parameters, slots, self._large, strict=True)):
                 gradient = parameter.grad
                 if gradient is None:
                     slot.zero_()
@@ -128,22 +146,24 @@ class Bucket:
                 torch._foreach_copy_(small_slots, small_gradients)
                 if factor == 1.0:
                     pass
-                elif len(small_slots) == len(self._parts):
-                    self._memory.mul_(factor)
+                elif len(small_slots) == len(slots):
+                    layout.memory[self._elements].mul_(factor)
                 else:
                     torch._foreach_mul_(small_slots, factor)
         self._kept = kept
-        self.launched = submit_prepared(
-            [self._requests[place] for place in kept], [self._flat[place] for place in kept]
-        )
+        pieces = layout.pieces[self._places]
+        self.launched = submit_prepared([self._requests[place] for place in kept], [pieces[place] for place in kept])
 
     def remember_versions(self) -> None:
         """Note what the gradients are now, so that `finish` can tell whether backward has added to them."""
-        self._versions = [getattr(part[0].grad, "_version", 0) for part in self._parts]
+        self._versions = self._read_versions()
+
+    def _read_versions(self) -> list[int]:
+        return [getattr(parameter.grad, "_version", 0) for parameter in self.parameters]
 
     def was_touched(self) -> bool:
         """Whether somebody has changed gradients since `remember_versions`."""
-        return bool(self._versions) and self._versions != [getattr(part[0].grad, "_version", 0) for part in self._parts]
+        return bool(self._versions) and self._versions != self._read_versions()
 
     def finish(self) -> None:
         """Take the reduced gradients.  They have to be there.
@@ -153,10 +173,13 @@ class Bucket:
         """
         launched, self.launched = self.launched, None
         self.remaining = len(self.parameters)
+        self._before = None
+        self._gradients.give_back(self)
         if launched is not None:
             check_outcome(launched)
+        slots = self._layout.slots[self._places]
         for place in self._kept:
-            parameter, slot, _ = self._parts[place]
+            parameter, slot = self.parameters[place], slots[place]
             gradient = parameter.grad
             if gradient is slot:
                 continue
@@ -166,9 +189,9 @@ class Bucket:
                 parameter.grad = slot
 
 
-def _shaped_like(piece: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A piece of memory with the shape and strides of a parameter, which autograd gives to gradients."""
-    return piece.as_strided(parameter.shape, parameter.stride(), piece.storage_offset())
+def _mark(gradient: torch.Tensor | None) -> tuple[int, int] | None:
+    """What changes when backward adds to a gradient or makes a new one; holds no reference to it."""
+    return None if gradient is None else (id(gradient), gradient._version)  # noqa: SLF001  torch has no other name for it
 
 
 def can_be_laid_out(parameter: torch.Tensor) -> bool:
@@ -202,25 +225,26 @@ def lay_out(
     for parameter in names:
         alike.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     buckets = []
-    for (dtype, device), parameters in alike.items():
-        memory = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=dtype, device=device)
-        first = 0
+    for parameters in alike.values():
+        memory = GradientMemory(parameters)
+        first_element = 0
         cuts = cut([parameter.nbytes for parameter in parameters], most_nbytes)
         for priority, (start, end) in enumerate(reversed(cuts)):
             part = parameters[start:end]
-            length = sum(parameter.numel() for parameter in part)
             buckets.append(
                 Bucket(
                     part,
                     [names[parameter] for parameter in part],
-                    memory[first : first + length],
+                    memory,
+                    start,
+                    first_element,
                     op=op,
                     predivide_factor=predivide_factor,
                     priority=len(cuts) - priority,
                     process_set=process_set,
                 )
             )
-            first += length
+            first_element += sum(parameter.numel() for parameter in part)
     return buckets
 
 

@@ -6,7 +6,7 @@ layout travel on their own.
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -19,14 +19,7 @@ from .gathering import allgather_async
 from .operands import Adasum, Average
 from .reductions import allreduce_async_, grouped_allreduce_async_
 from .submission import require_running, synchronize, wait_for_all, wait_for_handles
-
-TOO_MANY_BACKWARDS: Final = (
-    "Gradients were computed more than backward_passes_per_step times before call to step(). "
-    "Increase backward_passes_per_step to accumulate gradients locally."
-)
-
-#: After so many steps in which the same gradient of a bucket came last, that one alone is watched.
-_STEPS_TO_LEARN: Final = 3
+from .watching import TOO_MANY_BACKWARDS, BucketWatch
 
 Finish = Callable[[], None]
 """Puts the reduced values of a parameter or group into `.grad`."""
@@ -65,15 +58,14 @@ class Reduction:
         self._under_way: dict[torch.Tensor, tuple[list[int], Finish]] = {}
         self._buckets: list[Bucket] = []
         self._single: list[torch.Tensor] = list(names)
-        self._hooks: dict[torch.Tensor, Any] = {}
-        self._last: dict[Bucket, tuple[torch.Tensor | None, int]] = {}
-        self._irregular: set[Bucket] = set()
-        """Buckets of which no gradient always comes last."""
+        self._watches: list[BucketWatch] = []
+        self._hooks: list[Any] = []
+        """For the gradients that travel alone."""
 
     @property
     def watches(self) -> bool:
         """Whether gradients are reduced at all: not on a rank alone or outside the process set."""
-        return bool(self._hooks)
+        return bool(self._watches or self._hooks)
 
     @property
     def has_begun(self) -> bool:
@@ -92,71 +84,20 @@ class Reduction:
                 process_set=self._process_set,
             )
             self._single = [parameter for parameter in self.names if parameter not in fitting]
-        for bucket in self._buckets:
-            self._watch_all(bucket)
+        self._watches = [BucketWatch(bucket, self._delay, self._launch) for bucket in self._buckets]
+        for watch in self._watches:
+            watch.watch_all(learn=self.passes == 1)
         for parameter in self._single:
-            self._hook(parameter, self._single_hook)
-
-    def _hook(self, parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
-        register: Any = parameter.register_post_accumulate_grad_hook
-        earlier = self._hooks.get(parameter)
-        if earlier is not None:
-            earlier.remove()
-        self._hooks[parameter] = register(hook)
+            register: Any = parameter.register_post_accumulate_grad_hook
+            self._hooks.append(register(self._single_hook))
 
     def unwatch(self) -> None:
         """Leave gradients alone from now on."""
-        for hook in self._hooks.values():
+        for watch in self._watches:
+            watch.stop()
+        for hook in self._hooks:
             hook.remove()
-        self._hooks.clear()
-
-    def _watch_all(self, bucket: Bucket) -> None:
-        self._last[bucket] = (None, 0)
-        delay = self._delay
-
-        def gradient_is_ready(parameter: torch.Tensor) -> None:
-            left = delay[parameter] - 1
-            if left < 0:
-                raise AssertionError(TOO_MANY_BACKWARDS)
-            delay[parameter] = left
-            if not left:
-                bucket.remaining -= 1
-                if not bucket.remaining:
-                    self._launch(bucket)
-                    self._learn(bucket, parameter)
-
-        for parameter in bucket.parameters:
-            self._hook(parameter, gradient_is_ready)
-
-    def _learn(self, bucket: Bucket, parameter: torch.Tensor) -> None:
-        """Backward is called for the same model again and again: see whether the same gradient always comes last."""
-        before, times = self._last[bucket]
-        times = times + 1 if parameter is before else 1
-        self._last[bucket] = (parameter, times)
-        if times >= _STEPS_TO_LEARN and self.passes == 1 and bucket not in self._irregular:
-            self._watch_last(bucket, parameter)
-
-    def _watch_last(self, bucket: Bucket, last: torch.Tensor) -> None:
-        """Watch one gradient of a bucket and take it for a sign that all are there; a hook for each costs too much.
-
-        The sign is checked: if some gradient is missing after all, or is an old one, all are watched again.
-        """
-        for parameter in bucket.parameters:
-            self._hooks.pop(parameter).remove()
-
-        def last_gradient_is_ready(_: torch.Tensor) -> None:
-            if bucket.launched is not None:
-                raise AssertionError(TOO_MANY_BACKWARDS)
-            if bucket.is_fresh():
-                self._launch(bucket)
-                bucket.remember_versions()
-            else:
-                self._irregular.add(bucket)
-                self._watch_all(bucket)
-                # Which gradients are there is not known this once: `start_missing` launches the bucket.
-                bucket.remaining = 2 * len(bucket.parameters)
-
-        self._hook(last, last_gradient_is_ready)
+        self._watches, self._hooks = [], []
 
     def _single_hook(self, parameter: torch.Tensor) -> None:
         if parameter in self._under_way or self._delay[parameter] <= 0:
@@ -275,16 +216,15 @@ class Reduction:
     def finish(self) -> None:
         """Wait for everything that is under way and put it into the gradients."""
         started, self._under_way = self._under_way, {}
-        launched = [bucket for bucket in self._buckets if bucket.launched is not None]
+        launched = [watch for watch in self._watches if watch.bucket.launched is not None]
         self._reset()
-        wait_for_handles([bucket.launched for bucket in launched if bucket.launched is not None])
+        wait_for_handles([watch.bucket.launched for watch in launched if watch.bucket.launched is not None])
         wait_for_all([handle for handles, _ in started.values() for handle in handles])
-        for bucket in launched:
-            if bucket.was_touched():
+        for watch in launched:
+            if watch.bucket.was_touched():
                 warnings.warn(TOO_MANY_BACKWARDS, stacklevel=4)
-                self._irregular.add(bucket)
-                self._watch_all(bucket)
-            bucket.finish()
+                watch.watch_all(learn=False)
+            watch.bucket.finish()
         for _, finish in started.values():
             finish()
 
@@ -296,9 +236,8 @@ class Reduction:
         """Reduce once every `passes` backward passes from now on."""
         self.passes = passes
         self.forget()
-        if self.watches:
-            for bucket in self._buckets:
-                self._watch_all(bucket)
+        for watch in self._watches:
+            watch.watch_all(learn=passes == 1)
 
     def forget(self) -> None:
         """Drop what is under way, as after loading a state."""
