@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import elastic_client
+from . import elastic_client, engine
 from .errors import HorovodInternalError, HostsUpdatedInterrupt
 
 _log = logging.getLogger("tlkit.runtime")
@@ -119,16 +119,32 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
             try:
                 # Always: ranks that have just come have nothing, and who may skip it is not everybody's view.
                 state.sync()
-                return func(state, *args, **kwargs)
+                result = func(state, *args, **kwargs)
+                _end_together(state)
             except HorovodInternalError as error:
                 _log.warning("a rank was lost, back to the last commit: %s", error)
                 state.restore()
             except HostsUpdatedInterrupt:
                 _log.info("hosts were added or removed, the ranks meet anew")
+            else:
+                return result
             _meet_again(reset)
             state.on_reset()
 
     return wrapper
+
+
+def _end_together(state: State) -> None:
+    """Wait until all ranks have trained to the end.
+
+    A rank that is lost in the last step leaves some with that step done and others without.  Those who are done would save
+    and leave, and the rest could not go on; so all go back to the last commit, unless all are done.
+
+    Raises:
+        HorovodInternalError: a rank was lost.
+    """
+    if elastic_client.is_elastic() and engine.current() is not None:
+        state._bcast_object(None, name="elastic.end")  # noqa: SLF001  the same module
 
 
 def _meet_again(reset: Callable[[], None]) -> None:

@@ -13,6 +13,11 @@ TOKEN: Final = "TLKIT_ELASTIC_TOKEN"  # noqa: S105  the variable's name
 WORKER: Final = "TLKIT_ELASTIC_WORKER"
 ROUND: Final = "TLKIT_ELASTIC_ROUND"
 
+_LEFT_BEHIND: Final = (
+    "this rank lost the others in training, and meanwhile some of them have finished: it cannot go on without them, and "
+    "what it would have done after training is missing"
+)
+
 #: How long a rank waits for the others to check in.
 _TIMEOUT_S: Final = 600.0
 
@@ -36,12 +41,15 @@ def check_in() -> None:
     """Wait until all ranks of the job have checked in, and become who the launcher says.
 
     Raises:
-        SystemExit: this rank is not wanted any more.
+        SystemExit: this rank is not wanted any more, or training has ended.
         RuntimeFailure: the launcher does not answer.
     """
     answer = _ask({"ask": "assignment", "round": meeting_round()})
     if answer.get("removed"):
         raise SystemExit(0)
+    if answer.get("over"):
+        # Who has just come misses nothing; who has trained may have been the one to save.
+        raise SystemExit(_LEFT_BEHIND if meeting_round() else 0)
     os.environ.update(answer["environment"])
 
 

@@ -69,10 +69,15 @@ class ElasticJob:
         self._started = 0
         self._next_discovery_s = 0.0
         self._short_since_s = time.monotonic()
-        self._some_finished = False
+        self._is_over = False
+        """Whether a rank has trained to the end."""
         self._last_failure: int | None = None
+        self._late_failure = 0
+        """Exit status of a rank that failed after another had trained to the end."""
+        self._leaves_hosts = bool(arguments.blacklist_cooldown_range)
         self._static_hosts = dict(hosts)
         self._leaving: set[int] = set()
+        self._sent_home: set[int] = set()
 
     # Running.
 
@@ -97,32 +102,44 @@ class ElasticJob:
             if self._workers.stop_signal:
                 return 128 + self._workers.stop_signal
             with self._lock:
-                if not self._some_finished:
+                if not self._is_over:
                     self._discover()
                     self._start_workers()
                     self._end_unwanted()
-                self._convene()
-                members = len(self._roster.members)
-                if self._some_finished and not members:
-                    return 0
-                if self._reset_limit is not None and self._roster.round - 1 > self._reset_limit:
-                    print(
-                        "Horovod was shutdown because number of resets during elastic job exceeded limit: "
-                        f"{self._reset_limit}",
-                        file=sys.stderr,
-                    )
-                    return 1
-                if members >= self._least or self._some_finished:
-                    self._short_since_s = time.monotonic()
-            if time.monotonic() - self._short_since_s > self._timeout_s:
-                slots = sum(self._roster.slots.values())
-                raise UsageError(
-                    f"there were not {self._least} workers within {self._timeout_s:g} s ({slots} slots found): see what the "
-                    "discovery script prints, or lower --min-np"
-                )
-            if self._last_failure is not None and not members:
-                print("No hosts from previous set remaining, unable to broadcast state.", file=sys.stderr)
-                return self._last_failure
+                    self._convene()
+                else:
+                    self._send_home()
+                status = self._status()
+            if status is not None:
+                return status
+
+    def _status(self) -> int | None:
+        """The job's exit status, None while it goes on.
+
+        Raises:
+            UsageError: there are not enough workers for too long.
+        """
+        roster = self._roster
+        if self._is_over:
+            # Who has not met the others has nothing to finish.
+            return None if roster.has_state or (roster.members and not roster.round) else self._late_failure
+        if self._reset_limit is not None and roster.round - 1 > self._reset_limit:
+            print(
+                f"Horovod was shutdown because number of resets during elastic job exceeded limit: {self._reset_limit}",
+                file=sys.stderr,
+            )
+            return 1
+        if not roster.has_state and (roster.round or (self._last_failure is not None and not roster.members)):
+            print("No hosts from previous set remaining, unable to broadcast state.", file=sys.stderr)
+            return self._last_failure or 1
+        if len(roster.members) >= self._least:
+            self._short_since_s = time.monotonic()
+        if time.monotonic() - self._short_since_s > self._timeout_s:
+            raise UsageError(
+                f"there were not {self._least} workers within {self._timeout_s:g} s ({sum(roster.slots.values())} slots "
+                "found): see what the discovery script prints, or lower --min-np"
+            )
+        return None
 
     def _ended(self, number: int, code: int) -> None:
         with self._lock:
@@ -132,15 +149,39 @@ class ElasticJob:
                 waiting.close()
             if member is None or number in self._leaving:
                 return
-            if code == 0:
-                self._some_finished = True
+            has_met = member.rank >= 0 or not self._roster.round
+            if code == 0 and has_met:
+                self._is_over = True
                 return
-            print(f"Process {number} on {member.host} exit with status code {code}.", file=sys.stderr)
-            self._last_failure = code
-            times = self._deaths[member.host] = self._deaths.get(member.host, 0) + 1
-            least_s, most_s = self._cooldown_s
-            pause_s = min(most_s, least_s * 2 ** (times - 1)) * random.uniform(1.0, 1.1)  # noqa: S311
-            self._roster.block(member.host, time.monotonic() + pause_s)
+            if code:
+                print(f"Process {number} on {member.host} exit with status code {code}.", file=sys.stderr)
+                if self._is_over:
+                    self._late_failure = self._late_failure or (code if has_met else 0)
+                else:
+                    self._last_failure = code
+            self._let_rest(member.host)
+
+    def _let_rest(self, host: str) -> None:
+        """Start nothing for a while where a worker has ended: in its slot, or on its host if the user has asked for that."""
+        times = self._deaths[host] = self._deaths.get(host, 0) + 1
+        least_s, most_s = self._cooldown_s
+        pause_s = min(most_s, least_s * 2 ** (times - 1)) * random.uniform(1.0, 1.1)  # noqa: S311
+        until_s = time.monotonic() + pause_s
+        if self._leaves_hosts and self._roster.members_elsewhere(host) >= self._least:
+            self._roster.leave(host, until_s)
+        else:
+            self._roster.block(host, until_s)
+
+    def _send_home(self) -> None:
+        """Training has ended: who comes now would train everything again, alone."""
+        for member in self._roster.members.values():
+            if member.waits and member.number not in self._sent_home:
+                self._sent_home.add(member.number)
+                self._answer(member.number, {"over": True})
+                if member.rank < 0:
+                    print(
+                        f"tl-run: training ended before worker {member.number} came: it is not needed", file=sys.stderr
+                    )
 
     def _discover(self, *, first: bool = False) -> None:
         now_s = time.monotonic()
@@ -160,6 +201,7 @@ class ElasticJob:
         self._roster.discover(found)
 
     def _start_workers(self) -> None:
+        self._roster.wait_for_hosts(time.monotonic())
         for host in self._roster.vacancies(time.monotonic()):
             if not is_local(host):
                 print(f"tl-run: {host} is left out: elastic ranks are started on this machine only", file=sys.stderr)
@@ -191,10 +233,7 @@ class ElasticJob:
     # Meeting.
 
     def _convene(self) -> None:
-        if self._some_finished and not self._roster.members:
-            return
-        least = 1 if self._some_finished else self._least
-        ordered = self._roster.convene(least)
+        ordered = self._roster.convene(self._least)
         if ordered is None:
             return
         for member, environment in zip(ordered, self._environments(ordered), strict=True):

@@ -277,7 +277,8 @@ def _add_flags_of_hosts(parser: argparse.ArgumentParser) -> None:
         type=int,
         nargs=2,
         metavar=("MIN", "MAX"),
-        help="seconds without a new rank in the slot of one that died, doubling each time (default 10 120)",
+        help="leave the host of a rank that died for MIN seconds, doubling each time up to MAX, if enough ranks are left "
+        "elsewhere (default: only its slot, 10 120)",
     )
     for flag in ("--disable-cache", "--tcp"):
         parser.add_argument(flag, action="store_true", help=hidden)

@@ -28,6 +28,8 @@ class Roster:
     """Slots of each host, as last discovered, in the order in which the hosts came."""
     blocked_until: dict[str, list[float]] = field(default_factory=dict)
     """For each host, when each slot whose worker has died may be used again."""
+    left_until: dict[str, float] = field(default_factory=dict)
+    """Hosts that are left alone as a whole, and until when."""
     round: int = 0
     most: int | None = None
 
@@ -51,19 +53,40 @@ class Roster:
         """Do not use one slot of a host for a while."""
         self.blocked_until.setdefault(host, []).append(until_s)
 
+    def leave(self, host: str, until_s: float) -> None:
+        """Do not use a host for a while; who is there leaves at the next meeting."""
+        self.left_until[host] = until_s
+
+    def wait_for_hosts(self, now_s: float) -> None:
+        """Take hosts back whose time is over."""
+        self.left_until = {host: until for host, until in self.left_until.items() if until > now_s}
+
     def usable(self, host: str, now_s: float) -> int:
         """Slots of a host that may be used."""
         blocked = [until for until in self.blocked_until.get(host, []) if until > now_s]
         self.blocked_until[host] = blocked
-        return max(0, self.slots.get(host, 0) - len(blocked))
+        return max(0, self._slots_of(host) - len(blocked))
+
+    def _slots_of(self, host: str) -> int:
+        return 0 if host in self.left_until else self.slots.get(host, 0)
 
     def unwanted(self) -> list[Member]:
         """Workers whose host or slot is gone, the youngest of each host first."""
         found = []
         for host in dict.fromkeys(member.host for member in self.members.values()):
             here = sorted((m for m in self.members.values() if m.host == host), key=_seniority)
-            found += here[self.slots.get(host, 0) :]
+            found += here[self._slots_of(host) :]
         return found
+
+    def members_elsewhere(self, host: str) -> int:
+        """How many workers of the last meeting are on other hosts, and stay."""
+        going = self.unwanted()
+        return sum(member.rank >= 0 and member.host != host for member in self.members.values() if member not in going)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a worker of the last meeting is left, who knows how far training has come."""
+        return any(member.rank >= 0 for member in self.members.values())
 
     def vacancies(self, now_s: float) -> list[str]:
         """The host of each worker that could be started now."""
@@ -97,6 +120,8 @@ class Roster:
         wanted = [member for member in self.members.values() if member.number not in unwanted]
         if not wanted or len(wanted) < least or not all(member.waits for member in wanted):
             return None
+        if self.round and not any(member.rank >= 0 for member in wanted):
+            return None  # they would train everything again
         self.round += 1
         # Workers of a host have to follow one another; hosts are ordered by their senior worker.
         ordered: list[Member] = []

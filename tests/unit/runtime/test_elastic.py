@@ -152,6 +152,46 @@ def test_too_few_workers_do_not_meet() -> None:
     assert roster.convene(2) is None
 
 
+def test_newcomers_alone_do_not_meet_once_others_have_trained() -> None:
+    """Nobody among them knows how far training has come."""
+    roster = Roster()
+    roster.discover({"a": 1})
+    roster.add(0, "a")
+    roster.check_in(0)
+    assert roster.convene(1) is not None
+    roster.discover({"b": 1})
+    roster.add(1, "b")
+    roster.check_in(0)
+    roster.check_in(1)
+
+    assert [member.number for member in roster.unwanted()] == [0]
+    assert roster.convene(1) is None
+    assert roster.has_state
+    roster.remove(0)
+    assert not roster.has_state
+
+
+def test_a_host_that_is_left_has_no_slots_until_its_time_is_over() -> None:
+    """Those who are there leave; others take no notice."""
+    roster = Roster()
+    roster.discover({"a": 2, "b": 2})
+    for number, host in enumerate(roster.vacancies(0.0)):
+        roster.add(number, host)
+        roster.check_in(number)
+    assert roster.convene(4) is not None
+    assert roster.members_elsewhere("b") == 2
+    roster.remove(3)
+    roster.leave("b", 50.0)
+    roster.wait_for_hosts(10.0)
+
+    assert [member.number for member in roster.unwanted()] == [2]
+    assert roster.members_elsewhere("a") == 0
+    assert roster.vacancies(10.0) == []
+    roster.wait_for_hosts(60.0)
+    assert roster.unwanted() == []
+    assert roster.vacancies(60.0) == ["b"]
+
+
 @pytest.mark.parametrize(
     "name", ["horovod.torch.elastic.sampler", "horovod.torch.elastic.state", "horovod.common.elastic"]
 )
