@@ -70,14 +70,14 @@ def broadcast_object(
     # Not the type's name, as in Horovod: the other ranks may well pass None, and would wait for ever.
     name = name or "object"
     is_root = global_process_set.rank() == root_rank
-    payload = torch.empty(0, dtype=torch.uint8)
+    payload = torch.empty(0, dtype=torch.uint8, device="cpu")
     if is_root:
         payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    length = torch.tensor([payload.numel()], dtype=torch.int64)
+    length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
     with calling("object"):
         synchronize(broadcast_async_(length, root_rank, f"{name}.sz", process_set))
         if not is_root:
-            payload = torch.empty(int(length.item()), dtype=torch.uint8)
+            payload = torch.empty(int(length.item()), dtype=torch.uint8, device="cpu")
         synchronize(broadcast_async_(payload, root_rank, f"{name}.t", process_set))
     return obj if is_root else pickle.load(io.BytesIO(payload.numpy().tobytes()))  # noqa: S301  see the docstring
 
@@ -86,7 +86,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Every rank's object, in rank order.  The ranks of a job trust each other: they travel as pickles."""
     name = name or "object"
     payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    length = torch.tensor([payload.numel()], dtype=torch.int64)
+    length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
     with calling("object"):
         sizes = synchronize(allgather_async(length, f"{name}.sz", process_set)).tolist()
         gathered = synchronize(allgather_async(payload, f"{name}.t", process_set))

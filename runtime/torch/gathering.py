@@ -30,7 +30,7 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         process_set = ctx.process_set
-        sizes = allgather_async(torch.tensor([ctx.rows]), process_set=process_set)
+        sizes = allgather_async(torch.tensor([ctx.rows], device="cpu"), process_set=process_set)
         reduced = reduce_group(
             "allreduce",
             [gradient.contiguous() for gradient in gradients],
@@ -195,7 +195,7 @@ def _splits(tensor: torch.Tensor, splits: Any, size: int) -> list[int]:
             )
         return [rows // size] * size
     if not isinstance(splits, torch.Tensor):
-        splits = torch.tensor(splits, dtype=torch.int32)
+        splits = torch.tensor(splits, dtype=torch.int32, device="cpu")
     if splits.dim() != 1:
         raise ValueError("alltoall expects a 1D splits tensor")
     if splits.dtype != torch.int32:

@@ -84,7 +84,7 @@ def join(device: int = -1) -> int:
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the process set are here."""
-    nothing = torch.empty(0, dtype=torch.uint8)
+    nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
     with calling("barrier"):
         synchronize(start_plain("barrier", [nothing], [nothing], None, process_set, waits=True))
 

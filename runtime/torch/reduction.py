@@ -198,7 +198,7 @@ class Reduction:
             if self._op == Average:
                 all_values = all_values / (self._process_set.size() or 1)
             parameter.grad = torch.sparse_coo_tensor(
-                all_indices.t(), all_values, gradient.shape, check_invariants=False
+                all_indices.t(), all_values, gradient.shape, device=gradient.device, check_invariants=False
             )
 
         return handles, finish

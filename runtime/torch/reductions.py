@@ -229,7 +229,12 @@ def sparse_allreduce_async(
         if op == Average:
             all_values = all_values / (process_set.size() or 1)
         return torch.sparse_coo_tensor(
-            all_indices.t(), all_values, tensor.shape, dtype=tensor.dtype, check_invariants=False
+            all_indices.t(),
+            all_values,
+            tensor.shape,
+            dtype=tensor.dtype,
+            device=tensor.device,
+            check_invariants=False,
         )
 
     return result

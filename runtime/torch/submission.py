@@ -88,6 +88,8 @@ def _check(tensor: torch.Tensor, *, reduce: bool) -> str:
     name = DTYPE_NAMES.get(tensor.dtype)
     if name is None or tensor.layout is not torch.strided or (reduce and tensor.dtype not in REDUCIBLE):
         raise ValueError(f"Tensor type {tensor.type()} is not supported.")
+    if tensor.is_meta:
+        raise ValueError("A tensor on the device meta has no values that could be sent.")
     if not tensor.is_contiguous():
         raise ValueError("Tensor is required to be contiguous.")
     return name
@@ -333,7 +335,7 @@ def agree(kind: str, name: str, shape: Sequence[int] = ()) -> Any:
     """
     running = require_running()
     request = Request(name=name, kind=kind, dtype="uint8", shape=tuple(shape))
-    nothing = torch.empty(0, dtype=torch.uint8)
+    nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
     entry = Entry(request, nothing, nothing, Handle(_extra), recorder.now_ns())
     return synchronize(_submit(running, [entry], waits=True))
 

@@ -1,6 +1,7 @@
 """torch, as the engine sees it (see `Binding` in runtime/core/binding.py)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -23,6 +24,16 @@ from .dtypes import DTYPES
 from .fusion_buffers import FusionBuffers
 
 _CPU: Final = torch.device("cpu")
+
+
+def _mode_of(batch: Batch) -> AbstractContextManager[None]:
+    """Inference mode if results go into tensors made in it, which nobody else may write; whatever this thread is in.
+
+    The training that asked may be in another mode than the thread that executes: the runtime's own, or a training that waits
+    for something else.  What is allocated here is never made in inference mode, since anybody may get it.
+    """
+    wanted = any(entry.output is not None and entry.output.is_inference() for entry in batch.entries)
+    return nullcontext() if wanted == torch.is_inference_mode_enabled() else torch.inference_mode(wanted)
 
 
 class TorchBinding:
@@ -85,11 +96,12 @@ class TorchBinding:
         """See `Binding`."""
         site = Site(group, self._buffers)
         operate = COLLECTIVES[batch.entries[0].request.kind]
-        if batch.entries[0].tensor.is_cpu:
-            operate(site, batch)
-        else:
-            with devices.own_stream(batch.entries):
+        with _mode_of(batch):
+            if batch.entries[0].tensor.is_cpu:
                 operate(site, batch)
+            else:
+                with devices.own_stream(batch.entries):
+                    operate(site, batch)
 
     def instrument(self) -> None:
         """See `Binding`."""

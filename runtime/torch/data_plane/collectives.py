@@ -194,7 +194,8 @@ def _alltoall(site: Site, batch: Batch) -> None:
 def _exchange_counts(site: Site, sent: Sequence[int]) -> list[int]:
     """How many rows each rank sends to this one, as they send to each other."""
     ones = [1] * site.group.size
-    mine, theirs = torch.tensor(sent, dtype=torch.int64), torch.empty(len(ones), dtype=torch.int64)
+    mine = torch.tensor(sent, dtype=torch.int64, device="cpu")
+    theirs = torch.empty(len(ones), dtype=torch.int64, device="cpu")
     site.group.transport(mine.device).alltoall(theirs, mine, ones, ones)
     counts: list[int] = theirs.tolist()
     return counts

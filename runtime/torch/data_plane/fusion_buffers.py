@@ -13,6 +13,8 @@ class FusionBuffers:
         """A flat view of `numel` elements.  The next call for the same dtype and device overwrites it."""
         buffer = self._buffers.get((dtype, device))
         if buffer is None or buffer.numel() < numel:
-            buffer = torch.empty(numel, dtype=dtype, device=device)
+            # The next one to use it may not be in inference mode, if this one is.
+            with torch.inference_mode(mode=False):
+                buffer = torch.empty(numel, dtype=dtype, device=device)
             self._buffers[dtype, device] = buffer
         return buffer[:numel]

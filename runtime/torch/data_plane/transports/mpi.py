@@ -158,7 +158,7 @@ class MpiTransport:
         counts = [output.numel() for output in outputs]
         joined = _joined(outputs, counts)
         if not source.is_cpu:
-            host = torch.empty(sum(counts), dtype=source.dtype)
+            host = torch.empty(sum(counts), dtype=source.dtype, device="cpu")
             self.allgather(torch.split(host, counts), source.cpu())
             joined.copy_(host)
             return
@@ -178,7 +178,7 @@ class MpiTransport:
     ) -> None:
         """See `Transport`."""
         if not source.is_cpu:
-            host = torch.empty(output.shape, dtype=output.dtype)
+            host = torch.empty(output.shape, dtype=output.dtype, device="cpu")
             self.alltoall(host, source.cpu(), received, sent)
             output.copy_(host)
             return
@@ -191,7 +191,7 @@ class MpiTransport:
     def reducescatter(self, output: torch.Tensor, source: torch.Tensor, counts: Sequence[int]) -> None:
         """See `Transport`."""
         if not source.is_cpu:
-            host = torch.empty(output.shape, dtype=output.dtype)
+            host = torch.empty(output.shape, dtype=output.dtype, device="cpu")
             self.reducescatter(host, source.cpu(), counts)
             output.copy_(host)
             return
