@@ -1,6 +1,7 @@
 """What recording costs: step time with the timeline on against off, in turn, in one job.
 
-    python benchmarks/recording.py            # two ranks, CNN and transformer samples' models
+    python benchmarks/recording.py            # two ranks: the samples' CNN and transformer, and 400 tiny tensors
+    python benchmarks/recording.py --spans    # no ranks: nanoseconds a span, a tensor and a counter, in C and in Python
 
 Both states alternate in blocks of steps, so that whatever else the machine does falls on both; a ratio is taken for every pair
 of neighbouring blocks.  Off means HOROVOD_TIMELINE=DYNAMIC without a started timeline.
@@ -17,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+MODELS = ("cnn", "transformer", "tiny")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -30,9 +33,22 @@ def build(name: str) -> tuple[Any, Any]:
         from train_transformer import Transformer  # noqa: PLC0415
 
         return Transformer(256, 32), torch.randint(256, (4, 32))
-    from cnn import Network  # noqa: PLC0415
+    if name == "cnn":
+        from cnn import Network  # noqa: PLC0415
 
-    return Network(), torch.randn(16, 3, 32, 32)
+        return Network(), torch.randn(16, 3, 32, 32)
+
+    class Tiny(torch.nn.Module):
+        """400 tensors with next to nothing to compute: what a step costs is what is done for each tensor."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(16)) for _ in range(400)])
+
+        def forward(self, x: Any) -> Any:
+            return sum((part * x).sum() for part in self.parts)
+
+    return Tiny(), torch.randn(16)
 
 
 def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:
@@ -115,7 +131,7 @@ def measure(name: str, pairs: int, steps: int) -> dict[str, Any]:
 def main() -> None:
     """Print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=("cnn", "transformer"), help="only this model")
+    parser.add_argument("--model", choices=MODELS, help="only this model")
     parser.add_argument("--pairs", type=int, default=25, help="pairs of blocks (default 25)")
     parser.add_argument("--steps", type=int, default=20, help="steps in a block (default 20)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -125,7 +141,7 @@ def main() -> None:
     if arguments.rank:
         rank_main(arguments.model, arguments.pairs, arguments.steps, arguments.folder)
         return
-    models = [arguments.model] if arguments.model else ["cnn", "transformer"]
+    models = [arguments.model] if arguments.model else list(MODELS)
     rows = [measure(name, arguments.pairs, arguments.steps) for name in models]
     if arguments.json:
         print(json.dumps(rows, indent=2))

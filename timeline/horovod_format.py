@@ -22,6 +22,8 @@ class HorovodFormat:
 
     is_always_closed = True
     """Whether the array is closed after every flush, and opened again by the next."""
+    is_templated = False
+    """What a record becomes depends on those before it."""
 
     def __init__(self, header: ShardHeader) -> None:
         self._header = header
@@ -110,11 +112,7 @@ class HorovodFormat:
         for life, pid in zip(lives, pids, strict=True):
             if life.kind == "join":
                 continue
-            try:
-                life.claim.pop()
-            except IndexError:  # an earlier flush wrote it
-                pass
-            else:
+            if life.claim():  # else an earlier flush wrote it
                 name = f"{NEGOTIATE_PREFIX}{life.kind.upper()}"
                 lines.append(self._begin(name, min(self._us(life.submitted_ns), negotiated_us), pid))
             lines += [

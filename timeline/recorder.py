@@ -1,22 +1,22 @@
 """The seam through which everything is recorded: one span, written to the timeline and pushed as an NVTX range.
 
 Everything that instruments calls the functions of this module and nothing else.  While neither the timeline nor NVTX is
-on, each of them costs one branch.  While the timeline is on, a span costs two clock readings and one append to a queue;
-formatting and writing happen on the writer's thread (`shard_writer.py`).
+on, each of them costs one branch.  While the timeline is on, a span costs two clock readings and one record in the queue
+(recording/); formatting and writing happen on the writer's thread (`shard_writer.py`).
 
 There is one recorder a process, because there is one rank a process.  Knows nothing of torch.
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from .nvtx_ranges import NvtxRanges, open_nvtx
-from .shard_writer import OpenSpan, ShardWriter
-from .thread_time import StepTime, ThreadTime
+from .recording import OpenSpan, Spans, ThreadClock
+from .shard_writer import ShardWriter
+from .thread_time import StepTime
 from .vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, SYNCHRONIZE, Category, LaneKind
 
 now_ns: Final = time.monotonic_ns
@@ -30,8 +30,6 @@ _METERED: Final = frozenset(
     {Category.DATA, Category.H2D, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.CHECKPOINT}
 )
 
-
-_OF_TRAINING_THREAD: Final = (LANE_TIDS[LaneKind.COMPUTE], LANE_TIDS[LaneKind.HOST])
 
 #: Phases whose work a device does, later than the training thread hands it out.
 _ON_DEVICE: Final = frozenset({Category.H2D, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER})
@@ -53,30 +51,36 @@ class _State:
     def __init__(self) -> None:
         self.writer: ShardWriter | None = None
         self.nvtx: NvtxRanges | None = None
-        self.training_thread = 0
-        self.on = False
-        self.compute_depth = 0
-        self.drains: list[Callable[[], None]] = []
-        self.thread_time = ThreadTime()
-        self.step_time = StepTime(self.thread_time)
-        self.metered: OpenSpan | None = None
         self.device: Device | None = None
-
-    def refresh(self) -> None:
-        self.on = self.writer is not None or self.nvtx is not None
+        self.drains: list[Callable[[], None]] = []
+        self.clock = ThreadClock()
+        self.step_time = StepTime(self.clock)
 
 
 _state = _State()
 
+_spans: Final = Spans(
+    tids=LANE_TIDS,
+    compute=LaneKind.COMPUTE,
+    communication=LaneKind.COMMUNICATION,
+    host=LaneKind.HOST,
+    phases=_METERED,
+    cpu_counters=CPU_COUNTERS,
+    starved_counters=STARVED_COUNTERS,
+    on_device=_ON_DEVICE,
+    synchronize=SYNCHRONIZE,
+    step_time=_state.step_time,
+)
 
-def is_on() -> bool:
-    """Whether anything is being recorded."""
-    return _state.on
-
-
-def is_timeline_on() -> bool:
-    """Whether a timeline is being written."""
-    return _state.writer is not None
+# Bound once, so that a call costs no look-up and no function in between (see recording/portable.py for what each does).
+begin: Final = _spans.begin
+end: Final = _spans.end
+discard: Final = _spans.discard
+is_on: Final = _spans.is_on
+is_timeline_on: Final = _spans.is_timeline_on
+is_training_thread: Final = _spans.is_training_thread
+mark_training_thread: Final = _spans.mark_training_thread
+in_compute_span: Final = _spans.in_compute_span
 
 
 def timeline() -> ShardWriter | None:
@@ -89,32 +93,23 @@ def nvtx() -> NvtxRanges | None:
     return _state.nvtx
 
 
-def mark_training_thread() -> None:
-    """Take the calling thread for the training thread, whose spans fill the lanes of compute and data loading."""
-    _state.training_thread = threading.get_ident()
-
-
-def is_training_thread() -> bool:
-    """Whether the calling thread is the training thread."""
-    return threading.get_ident() == _state.training_thread
-
-
 def start_nvtx() -> None:
     """Attach to the tool that listens, if there is one."""
     if _state.nvtx is None:
         _state.nvtx = open_nvtx()
-        _state.refresh()
+        _spans.use_nvtx(_state.nvtx)
 
 
 def stop_nvtx() -> None:
     """Forget the tool; ranges that are open stay with it."""
     _state.nvtx = None
-    _state.refresh()
+    _spans.use_nvtx(None)
 
 
 def use_device(device: Device | None) -> None:
     """Put the phases of a step on the compute lane when the device does them; the training thread gets the lane `host`."""
     _state.device = device
+    _spans.use_device(device)
 
 
 def device() -> Device | None:
@@ -132,13 +127,11 @@ def start_timeline(writer: ShardWriter) -> None:
     """
     stop_timeline()
     mark_training_thread()
-    _state.compute_depth = 0
-    _state.metered = None
     for callback in _state.drains:
         writer.add_drain(callback)
     writer.start()
     _state.writer = writer
-    _state.refresh()
+    _spans.record_into(writer.queue)
 
 
 def stop_timeline() -> None:
@@ -148,7 +141,7 @@ def stop_timeline() -> None:
         # It stays in place while it closes: the last drain still records what workers have told.
         writer.close()
         _state.writer = None
-        _state.refresh()
+        _spans.record_into(None)
 
 
 def add_drain(callback: Callable[[], None]) -> None:
@@ -170,88 +163,6 @@ def remove_drain(callback: Callable[[], None]) -> None:
         _state.writer.remove_drain(callback)
 
 
-def begin(
-    category: Category,
-    name: str,
-    lane: LaneKind = LaneKind.COMPUTE,
-    args: Args | None = None,
-    payload: int = 0,
-) -> OpenSpan | None:
-    """Open a span on `lane`; hand what this returns to `end`.
-
-    Spans of the training thread's lanes are written only from the training thread, since events of several threads on
-    one lane would not nest.  NVTX keeps threads apart by itself and gets them all.
-
-    Args:
-        payload: the number that the NVTX range carries (bytes, step, worker).
-    """
-    if not _state.on:
-        return None
-    writer = _state.writer
-    if lane is not LaneKind.COMMUNICATION:
-        if threading.get_ident() != _state.training_thread:
-            writer = None
-        elif lane is LaneKind.COMPUTE:
-            _state.compute_depth += 1
-    on_device = _state.device is not None and lane is LaneKind.COMPUTE
-    opened = OpenSpan(name, category, LANE_TIDS[LaneKind.HOST if on_device else lane], args, writer)
-    if writer is not None:
-        writer.open_spans[id(opened)] = opened
-        if _state.metered is None and (category in _METERED or name == SYNCHRONIZE):
-            _state.metered = opened
-            opened.thread_time = _state.thread_time.read()
-        if on_device and category in _ON_DEVICE and _state.device is not None:
-            opened.device = _state.device.mark()
-    nvtx = _state.nvtx
-    if nvtx is not None:
-        opened.nvtx = nvtx
-        nvtx.push(category, name, payload)
-    return opened
-
-
-def end(opened: OpenSpan | None, args: Args | None = None) -> None:
-    """Close a span.  `args` are added to those given at the beginning."""
-    if opened is None:
-        return
-    end_ns = now_ns()
-    if opened.nvtx is not None:
-        opened.nvtx.pop()
-    writer = opened.writer
-    if writer is None:
-        return
-    if opened.tid in _OF_TRAINING_THREAD and _state.compute_depth:
-        _state.compute_depth -= 1
-    writer.open_spans.pop(id(opened), None)
-    if args:
-        opened.args = {**opened.args, **args} if opened.args else args
-    if opened.device is not None and _state.device is not None:
-        marks = (opened.device, _state.device.mark())
-        _state.device.span(LaneKind.COMPUTE, Category(opened.category), opened.name, marks, opened.args)
-    try:
-        opened.claim.pop()
-    except IndexError:
-        writer.end_promoted(opened, end_ns, args)
-    else:
-        writer.span(opened.name, opened.category, opened.tid, opened.start_ns, end_ns, opened.args)
-    _count_thread_time(writer, opened, end_ns)
-
-
-def _count_thread_time(writer: ShardWriter, opened: OpenSpan, end_ns: int) -> None:
-    """What the training thread got of the processor in a phase."""
-    if opened.thread_time is None:
-        return
-    _state.metered = None
-    ran, waited = _state.thread_time.read()
-    ran_ns, waited_ns = ran - opened.thread_time[0], waited - opened.thread_time[1]
-    _state.step_time.add(ran_ns, waited_ns)
-    if opened.name == SYNCHRONIZE:
-        return
-    category = Category(opened.category)
-    writer.counter(CPU_COUNTERS[category], end_ns, ran_ns)
-    if waited >= 0:
-        writer.counter(STARVED_COUNTERS[category], end_ns, waited_ns)
-
-
 def begin_step() -> None:
     """The training thread begins a step."""
     if _state.writer is not None:
@@ -263,27 +174,6 @@ def end_step(end_ns: int) -> None:
     if _state.writer is not None:
         for name, value in _state.step_time.end().items():
             _state.writer.counter(name, end_ns, value)
-
-
-def discard(opened: OpenSpan | None) -> None:
-    """Close a span that turned out to be none, such as the loader's last call, which has no batch.
-
-    If a flush has written its beginning already, its end is written, too.
-    """
-    if opened is None:
-        return
-    if opened.claim:
-        if opened.nvtx is not None:
-            opened.nvtx.pop()
-        if opened.writer is not None:
-            opened.writer.open_spans.pop(id(opened), None)
-            if opened.tid in _OF_TRAINING_THREAD and _state.compute_depth:
-                _state.compute_depth -= 1
-        opened.claim.clear()
-        if opened is _state.metered:
-            _state.metered = None
-    else:
-        end(opened)
 
 
 @contextmanager
@@ -313,7 +203,7 @@ _NO_SPAN: Final = _NoSpan()
 
 def span(category: Category, name: str, lane: LaneKind = LaneKind.COMPUTE, **args: Any) -> Any:
     """A context manager that records its block as a span.  It closes, with `error`, even when the block raises."""
-    if not _state.on:
+    if not is_on():
         return _NO_SPAN
     return _recorded_span(category, name, lane, args or None)
 
@@ -345,17 +235,11 @@ def counter(name: str, value: float, at_ns: int | None = None) -> None:
         writer.counter(name, now_ns() if at_ns is None else at_ns, value)
 
 
-def in_compute_span() -> bool:
-    """Whether the training thread is inside a span of the compute lane, to which a flow can be tied."""
-    return _state.compute_depth > 0
-
-
 def _forget_in_child() -> None:
     """A forked child has no writer thread: what it queued would pile up and never be written."""
     _state.writer = None
-    _state.thread_time = ThreadTime()
-    _state.step_time = StepTime(_state.thread_time)
-    _state.refresh()
+    _spans.record_into(None)
+    _state.clock.forget()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

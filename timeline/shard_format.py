@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from .recording import Call, TensorLife
+from .recording.calls import UNKNOWN_CALL
 from .vocabulary import LANE_TIDS, MIXED, NEGOTIATE_PREFIX, QUEUE, WORKER_TID, LaneKind
 
 FORMAT_VERSION: Final = "tlkit.timeline/1"
@@ -54,21 +56,6 @@ class ShardHeader:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    """Who asked for a collective.  One object for all calls alike, so that comparing and hashing cost nothing."""
-
-    caller: str
-    """One of vocabulary.CALLERS; "" if unknown."""
-    blocking: bool
-    """Whether the calling thread waits in the call itself."""
-    where: str = ""
-    """The user's line, as `train.py:12`; "" where it does not matter or is unknown."""
-
-
-UNKNOWN_CALL: Final = Call("", blocking=False)
-
-
 def describe_calls(calls: Collection[Call]) -> dict[str, Any]:
     """Args of a collective whose tensors come of these calls: what they have in common, else "mixed"."""
     if not calls:
@@ -91,45 +78,13 @@ def _common(values: Sequence[str]) -> str:
     return values[0] if len(set(values)) == 1 else MIXED
 
 
-class TensorLife:
-    """One tensor from submission to result.  Mutable, since it is filled in as the tensor moves on."""
-
-    __slots__ = ("call", "claim", "dtype", "flow", "kind", "name", "nbytes", "number", "shape", "submitted_ns")
-
-    def __init__(
-        self,
-        number: int,
-        name: str,
-        kind: str,
-        nbytes: int,
-        dtype: str,
-        shape: Sequence[int],
-        submitted_ns: int,
-        flow: bool,  # noqa: FBT001  made for every tensor of every step: keywords cost
-        call: Call = UNKNOWN_CALL,
-    ) -> None:
-        self.number = number
-        """Unique in this rank's run; makes the id of the async events and of the flow."""
-        self.name = name
-        self.kind = kind
-        self.nbytes = nbytes
-        self.dtype = dtype
-        self.shape = shape
-        self.submitted_ns = submitted_ns
-        self.flow = flow
-        """Whether the submission happened inside a span of the compute lane."""
-        self.call = call
-        """Who asked for it."""
-        self.claim = [None]
-        """One token: who takes it writes the first half of the life (see `shard_writer.OpenSpan`)."""
-
-
 def quote(text: str) -> str:
     """`text` as a JSON string, whatever it holds."""
     return json.dumps(text)
 
 
-def _encode_args(args: dict[str, Any]) -> str:
+def encode_args(args: dict[str, Any]) -> str:
+    """`args` as a JSON object; what JSON cannot hold becomes text."""
     try:
         return msgspec.json.encode(args).decode()
     except (msgspec.MsgspecError, TypeError, UnicodeError, OverflowError):
@@ -141,23 +96,26 @@ class ShardFormat:
 
     is_always_closed = False
     """A file that only grows needs no seeking, and is never without its last bytes."""
+    is_templated = True
+    """Lines are made of what the `render_` methods return, so that they can be made elsewhere, too."""
+    encode_args = staticmethod(encode_args)
 
     def __init__(self, header: ShardHeader) -> None:
         self._header = header
-        self._pid = header.rank
-        self._origin_ns = header.clock.origin_ns
+        self.pid = header.rank
+        self.origin_ns = header.clock.origin_ns
         self._span_templates: dict[tuple[str, str, int], str] = {}
-        self._life_templates: dict[tuple[str, int, Call], tuple[str, ...]] = {}
+        self._life_templates: dict[tuple[str, int, Call, int], tuple[str, ...]] = {}
 
     def _ts(self, at_ns: int) -> float:
-        return (at_ns - self._origin_ns) / 1e3
+        return (at_ns - self.origin_ns) / 1e3
 
     def metadata(self, name: str, args: dict[str, Any], tid: int = 0, at_ns: int | None = None) -> str:
         """A metadata event."""
         ts = 0.0 if at_ns is None else self._ts(at_ns)
         return (
-            f'{{"name":{quote(name)},"ph":"M","pid":{self._pid},"tid":{tid},"ts":{ts:.3f},'
-            f'"args":{_encode_args(args)}}},\n'
+            f'{{"name":{quote(name)},"ph":"M","pid":{self.pid},"tid":{tid},"ts":{ts:.3f},'
+            f'"args":{encode_args(args)}}},\n'
         )
 
     def head(self) -> list[str]:
@@ -203,6 +161,10 @@ class ShardFormat:
         """The lines that name the lane of a data loader worker."""
         return "".join(self.lane(WORKER_TID + worker, f"data worker {worker}"))
 
+    def render_span(self, name: str, category: str, tid: int) -> str:
+        """A complete event up to its time."""
+        return f'{{"name":{quote(name)},"cat":"{category}","ph":"X","pid":{self.pid},"tid":{tid},"ts":'
+
     def span(
         self,
         name: str,
@@ -218,16 +180,14 @@ class ShardFormat:
         if template is None:
             if len(self._span_templates) >= MAX_TEMPLATES:
                 self._span_templates.clear()
-            template = self._span_templates[key] = (
-                f'{{"name":{quote(name)},"cat":"{category}","ph":"X","pid":{self._pid},"tid":{tid},"ts":'
-            )
-        tail = f',"args":{_encode_args(args)}}},\n' if args else "},\n"
+            template = self._span_templates[key] = self.render_span(name, category, tid)
+        tail = f',"args":{encode_args(args)}}},\n' if args else "},\n"
         return f'{template}{self._ts(start_ns):.3f},"dur":{(end_ns - start_ns) / 1e3:.3f}{tail}'
 
     def _edge(self, phase: str, name: str, category: str, tid: int, at_ns: int, args: dict[str, Any] | None) -> str:
-        tail = f',"args":{_encode_args(args)}}},\n' if args else "},\n"
+        tail = f',"args":{encode_args(args)}}},\n' if args else "},\n"
         return (
-            f'{{"name":{quote(name)},"cat":"{category}","ph":"{phase}","pid":{self._pid},"tid":{tid},'
+            f'{{"name":{quote(name)},"cat":"{category}","ph":"{phase}","pid":{self.pid},"tid":{tid},'
             f'"ts":{self._ts(at_ns):.3f}{tail}'
         )
 
@@ -239,19 +199,20 @@ class ShardFormat:
         """The end event of a span that was begun with `begin`."""
         return self._edge("E", name, category, tid, at_ns, args)
 
+    def render_counter(self, name: str) -> str:
+        """A counter event up to its time."""
+        return f'{{"name":{quote(name)},"ph":"C","pid":{self.pid},"tid":0,"ts":'
+
     def counter(self, name: str, at_ns: int, value: float) -> str:
         """A counter event; nothing for a value that JSON cannot hold."""
         if not math.isfinite(value):
             return ""
-        return (
-            f'{{"name":{quote(name)},"ph":"C","pid":{self._pid},"tid":0,"ts":{self._ts(at_ns):.3f},'
-            f'"args":{{"value":{value!r}}}}},\n'
-        )
+        return f'{self.render_counter(name)}{self._ts(at_ns):.3f},"args":{{"value":{value!r}}}}},\n'
 
     def instant(self, name: str, at_ns: int) -> str:
         """An instant event of this rank, on the communication lane."""
         return (
-            f'{{"name":{quote(name)},"ph":"i","s":"p","pid":{self._pid},"tid":{_COMMUNICATION},'
+            f'{{"name":{quote(name)},"ph":"i","s":"p","pid":{self.pid},"tid":{_COMMUNICATION},'
             f'"ts":{self._ts(at_ns):.3f}}},\n'
         )
 
@@ -268,21 +229,24 @@ class ShardFormat:
         return self.metadata("tlkit_clock", {"offset_ns": offset_ns, "uncertainty_ns": uncertainty_ns}, at_ns=at_ns)
 
     def _life_template(self, life: TensorLife, process_set: int) -> tuple[str, ...]:
+        key = (life.name, process_set, life.call, life.nbytes)
+        pieces = self._life_templates.get(key)
+        if pieces is None:
+            if len(self._life_templates) >= MAX_TEMPLATES:
+                self._life_templates.clear()
+            pieces = self._life_templates[key] = self.render_life(life, process_set)
+        return pieces
+
+    def render_life(self, life: TensorLife, process_set: int) -> tuple[str, ...]:
         """The constant pieces of a tensor's life; between them go its number and the times, always side by side."""
         call = life.call
-        key = (life.name, process_set, call)
-        pieces = self._life_templates.get(key)
-        if pieces is not None:
-            return pieces
-        if len(self._life_templates) >= MAX_TEMPLATES:
-            self._life_templates.clear()
         tensor, kind = quote(life.name), life.kind.upper()
         negotiate = f'"{NEGOTIATE_PREFIX}{kind}"'
 
         def edge(name: str, phase: str) -> str:
             return (
-                f'{{"name":{name},"cat":"tensor","ph":"{phase}","pid":{self._pid},"tid":{_COMMUNICATION},'
-                f'"id":"{self._pid}.'
+                f'{{"name":{name},"cat":"tensor","ph":"{phase}","pid":{self.pid},"tid":{_COMMUNICATION},'
+                f'"id":"{self.pid}.'
             )
 
         described = f'"bytes":{life.nbytes},"dtype":"{life.dtype}","shape":{quote(str(list(life.shape)))}'
@@ -294,7 +258,7 @@ class ShardFormat:
         if call.where:
             described += f',"where":{quote(call.where)}'
         end = "},\n"
-        pieces = self._life_templates[key] = (
+        return (
             edge(tensor, "b"),
             f',"args":{{{described}}}{end}{edge(negotiate, "b")}',
             edge(negotiate, "e"),
@@ -304,7 +268,6 @@ class ShardFormat:
             end + edge(f'"{kind}"', "e"),
             end + edge(tensor, "e"),
         )
-        return pieces
 
     def life_begin(self, life: TensorLife, process_set: int) -> str:
         """The lines of a tensor that is still waiting for other ranks."""
@@ -327,9 +290,9 @@ class ShardFormat:
         # This is most of the cost of recording: numbers become text once, and the rest is one concatenation a tensor.
         negotiated_ts, start_ts, end_ts = (f'","ts":{self._ts(at_ns):.3f}' for at_ns in times_ns)
         seq_args = f',"args":{{"seq":{seq}}}'
-        flow = f'"name":"tensor","cat":"flow","pid":{self._pid}'
-        flow_start = f'{{{flow},"ph":"s","tid":{_COMPUTE},"id":"{self._pid}.'
-        flow_end = f'}},\n{{{flow},"ph":"f","bp":"e","tid":{_COMMUNICATION},"id":"{self._pid}.'
+        flow = f'"name":"tensor","cat":"flow","pid":{self.pid}'
+        flow_start = f'{{{flow},"ph":"s","tid":{_COMPUTE},"id":"{self.pid}.'
+        flow_end = f'}},\n{{{flow},"ph":"f","bp":"e","tid":{_COMMUNICATION},"id":"{self.pid}.'
         lines = []
         for life in lives:
             head, head_end, *tail = self._life_template(life, process_set)
@@ -337,11 +300,7 @@ class ShardFormat:
             number = life.number
             submitted = f'{number}","ts":{self._ts(life.submitted_ns):.3f}'
             negotiated, start, end = f"{number}{negotiated_ts}", f"{number}{start_ts}", f"{number}{end_ts}"
-            try:
-                life.claim.pop()
-            except IndexError:  # an earlier flush wrote the first half
-                pass
-            else:
+            if life.claim():  # else an earlier flush wrote the first half
                 lines.append(f"{head}{submitted}{head_end}{submitted}}},\n")
             lines.append(
                 f"{after}{negotiated}{queue_begin}{negotiated}{queue_end}{start}{kind_begin}{start}"
@@ -350,3 +309,17 @@ class ShardFormat:
             if life.flow:
                 lines.append(f"{flow_start}{submitted}{flow_end}{start}}},\n")
         return "".join(lines)
+
+
+__all__ = [
+    "FORMAT_VERSION",
+    "UNKNOWN_CALL",
+    "Call",
+    "ShardClock",
+    "ShardFormat",
+    "ShardHeader",
+    "TensorLife",
+    "describe_calls",
+    "encode_args",
+    "quote",
+]

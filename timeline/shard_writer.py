@@ -1,6 +1,6 @@
 """Writes one rank's shard: a queue that the training fills and a thread that empties it into the file.
 
-The thread sleeps between flushes, so an idle job costs nothing.  Nothing here may stop a training: a file that cannot
+The thread sleeps between flushes, so an idle job costs next to nothing.  Nothing here may stop a training: a file that cannot
 be written is reported once and recording goes off.
 """
 
@@ -9,55 +9,28 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from .errors import TraceError
 from .horovod_format import HorovodFormat
-from .nvtx_ranges import NvtxRanges
-from .shard_format import ShardFormat, ShardHeader, TensorLife
+from .recording import Queue, TensorLife
+from .shard_format import ShardFormat, ShardHeader
 from .vocabulary import WORKER_TID
 
 FLUSH_INTERVAL_S: Final = 0.4
 
-#: Records that may wait for the disk; more are dropped and counted, so that a stalled disk cannot eat the memory.
-MAX_QUEUED: Final = 2_000_000
+#: Records are written earlier if none has come for so long: whoever looks into the file after an operation finds it there.
+QUIET_S: Final = 0.04
 
-#: Records that are formatted before other threads may run.
-RECORDS_AT_ONCE: Final = 8
+#: What may wait for the disk; more is dropped and counted, so that a stalled disk cannot eat the memory.
+MAX_QUEUED_NBYTES: Final = 256 * 1024 * 1024
 
 #: Characters of an error that are written.
 MAX_ERROR: Final = 500
 
 _log = logging.getLogger("tlkit.timeline")
-
-
-class OpenSpan:
-    """A span that has begun and not ended.
-
-    `claim` holds one token.  Whoever takes it decides how the span is written: its own thread at the end (one complete
-    event), or the writer at a flush before that (a begin event now, an end event later).  `list.pop` is atomic, so
-    exactly one of them gets it.
-    """
-
-    __slots__ = ("args", "category", "claim", "device", "name", "nvtx", "start_ns", "thread_time", "tid", "writer")
-
-    def __init__(
-        self, name: str, category: str, tid: int, args: dict[str, Any] | None, writer: "ShardWriter | None"
-    ) -> None:
-        self.name = name
-        self.category = category
-        self.tid = tid
-        self.args = args
-        self.writer = writer
-        self.nvtx: NvtxRanges | None = None
-        self.thread_time: tuple[int, int] | None = None
-        self.device: Any = None
-        """Where the device was when the span began (`recorder.Device`)."""
-        self.claim = [None]
-        self.start_ns = time.monotonic_ns()
 
 
 def uncaught() -> str:
@@ -89,7 +62,7 @@ def restart_path(base: str | Path, restarts: int) -> Path:
 class ShardWriter:
     """One shard that is being written.
 
-    All methods but `start` and `close` only append to a queue and may be called from any thread.
+    All methods but `start` and `close` only append to the queue (recording/) and may be called from any thread.
     """
 
     def __init__(
@@ -106,23 +79,18 @@ class ShardWriter:
         """
         self.path = Path(path)
         self.header = header
-        self.open_spans: dict[int, OpenSpan] = {}
-        """Spans that have begun, by identity; kept by the recorder, read at a flush."""
         self.pending_lives: Callable[[], list[tuple[TensorLife, int]]] = list
         """Tensors that wait for other ranks, with their process set; asked at a flush."""
         self._format = make_format(header)
-        self._span, self._lives = self._format.span, self._format.lives
-        self._queue: deque[tuple[Callable[..., str], tuple[Any, ...]]] = deque()
-        self._append = self._queue.append
+        self.queue = Queue(self._format, MAX_QUEUED_NBYTES)
+        """Where the records wait."""
         self._flush_interval_s = flush_interval_s
         self._drains: list[Callable[[], None]] = []
         self._workers: set[int] = set()
-        self._wake = threading.Event()
         self._closing = False
         self._fd = -1
         self._is_closed = False
         self._events = 0
-        self._lost = 0
         self._thread = threading.Thread(target=self._run, name="tlkit-timeline", daemon=True)
 
     def start(self) -> None:
@@ -140,7 +108,7 @@ class ShardWriter:
             ) from error
         head = self._format.head()
         self._events = len(head)
-        self._write("[\n" + "".join(head))
+        self._write(("[\n" + "".join(head)).encode())
         self._thread.start()
 
     def close(self) -> None:
@@ -148,7 +116,7 @@ class ShardWriter:
         if self._closing:
             return
         self._closing = True
-        self._wake.set()
+        self.queue.wake()
         self._thread.join()
 
     def ts(self, at_ns: int) -> float:
@@ -158,7 +126,7 @@ class ShardWriter:
     @property
     def lost(self) -> int:
         """Records that could not be kept."""
-        return self._lost
+        return self.queue.lost
 
     def add_drain(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the writer's thread before every flush."""
@@ -182,11 +150,7 @@ class ShardWriter:
         args: dict[str, Any] | None,
     ) -> None:
         """Queue a complete span."""
-        self._append((self._span, (name, category, tid, start_ns, end_ns, args)))
-
-    def end_promoted(self, opened: OpenSpan, end_ns: int, args: dict[str, Any] | None) -> None:
-        """Queue the end of a span whose begin was written at a flush."""
-        self._append((self._format.end, (opened.name, opened.category, opened.tid, end_ns, args)))
+        self.queue.span(name, category, tid, start_ns, end_ns, args)
 
     def lives(
         self,
@@ -196,36 +160,36 @@ class ShardWriter:
         times_ns: tuple[int, int, int],
     ) -> None:
         """Queue the lives of all tensors of an executed collective (see `ShardFormat.lives`)."""
-        self._append((self._lives, (lives, process_set, seq, times_ns)))
+        self.queue.lives(lives, process_set, seq, times_ns)
 
     def counter(self, name: str, at_ns: int, value: float) -> None:
         """Queue a counter's value."""
-        self._append((self._format.counter, (name, at_ns, value)))
+        self.queue.counter(name, at_ns, value)
 
     def instant(self, name: str, at_ns: int) -> None:
         """Queue an instant of this rank."""
-        self._append((self._format.instant, (name, at_ns)))
+        self.queue.call(self._format.instant, name, at_ns)
 
     def largest_gradient(self, name: str, nbytes: int, all_nbytes: int) -> None:
         """Note which of the model's gradients is the largest, where collectives do not tell what they carry."""
-        self._append((self._format.largest_gradient, (name, nbytes, all_nbytes)))
+        self.queue.call(self._format.largest_gradient, name, nbytes, all_nbytes)
 
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> None:
         """Queue a measurement of the clock offset to rank 0."""
-        self._append((self._format.clock, (at_ns, offset_ns, uncertainty_ns)))
+        self.queue.call(self._format.clock, at_ns, offset_ns, uncertainty_ns)
 
     def worker_lane(self, worker: int) -> int:
         """The lane of a data loader worker, named in the file when first asked for."""
         if worker not in self._workers:
             self._workers.add(worker)
-            self._append((self._format.worker_lane, (worker,)))
+            self.queue.call(self._format.worker_lane, worker)
         return WORKER_TID + worker
 
     # The writer's thread.
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(self._flush_interval_s)
+            self.queue.wait(self._flush_interval_s, QUIET_S)
             closing = self._closing
             self._drain_sources()
             self._flush(final=closing)
@@ -241,76 +205,71 @@ class ShardWriter:
                 self.remove_drain(callback)
 
     def _flush(self, *, final: bool) -> None:
-        queue = self._queue
-        waiting = len(queue)
-        excess = waiting - MAX_QUEUED if self._fd >= 0 else waiting
-        for _ in range(excess):
-            queue.popleft()
-            self._lost += 1
-        lines: list[str] = []
-        for number in range(waiting - max(excess, 0)):
-            if number % RECORDS_AT_ONCE == 0:
-                # Let go of the interpreter: the training must not wait for a whole flush to be formatted.
-                time.sleep(0)
-            make, values = queue.popleft()
-            try:
-                lines.append(make(*values))
-            except Exception:  # a record that cannot be written must not end the recording
-                self._lost += 1
-                _log.debug("dropped a timeline record", exc_info=True)
-        lines += self._promoted()
+        self._write_queue()
+        lines = self._promoted()
         text = "".join(lines)
         self._events += text.count("\n")
         if final:
-            text += self._format.finish(self._events + 1, self._lost, uncaught())
+            self.queue.close()
+            text += self._format.finish(self._events + 1, self.queue.lost, uncaught())
         if text:
-            self._write(text, final=final)
+            self._write(text.encode(), final=final)
         if final and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _write_queue(self) -> None:
+        if self._fd < 0:
+            self.queue.drop()
+        elif self._format.is_always_closed:
+            data = self.queue.take()
+            if data:
+                self._write(data)
+        else:
+            try:
+                _, lines = self.queue.write(self._fd)
+            except OSError as error:
+                self._give_up(error)
+            else:
+                self._events += lines
 
     def _promoted(self) -> list[str]:
         """Begin events of what has been open for a while, so that a hang is in the file of a process that gets killed."""
         lines = []
         before_ns = time.monotonic_ns() - round(self._flush_interval_s * 1e9)
-        for opened in list(self.open_spans.values()):
-            if opened.claim and opened.start_ns < before_ns:
-                try:
-                    opened.claim.pop()
-                except IndexError:
-                    continue
+        for opened in self.queue.open_spans():
+            if opened.start_ns < before_ns and opened.claim():
                 args = (opened.name, opened.category, opened.tid, opened.start_ns, opened.args)
                 lines.append(self._format.begin(*args))
         for life, process_set in self.pending_lives():
-            if life.claim and life.submitted_ns < before_ns:
-                try:
-                    life.claim.pop()
-                except IndexError:
-                    continue
+            if life.submitted_ns < before_ns and life.claim():
                 lines.append(self._format.life_begin(life, process_set))
         return lines
 
-    def _write(self, text: str, *, final: bool = False) -> None:
+    def _write(self, data: bytes, *, final: bool = False) -> None:
         """Append lines, each of which ends in a comma and a line break; the last of all has no comma."""
         if self._fd < 0:
             return
         closed = final or self._format.is_always_closed
         if closed:
-            text = text.removesuffix(",\n") + "\n]\n"
+            data = data.removesuffix(b",\n") + b"\n]\n"
         try:
             if self._is_closed:
                 # Another element follows after all: a comma takes the place of the bracket.
-                os.lseek(self._fd, -len("\n]\n"), os.SEEK_END)
-                text = ",\n" + text
+                os.lseek(self._fd, -len(b"\n]\n"), os.SEEK_END)
+                data = b",\n" + data
             self._is_closed = closed
-            data = memoryview(text.encode())
-            while data:
-                data = data[os.write(self._fd, data) :]
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._fd, left) :]
         except OSError as error:
-            _log.warning(
-                "the timeline %s ends here: %s; training goes on without it",
-                self.path,
-                error.strerror,
-            )
-            os.close(self._fd)
-            self._fd = -1
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        _log.warning(
+            "the timeline %s ends here: %s; training goes on without it",
+            self.path,
+            error.strerror,
+        )
+        os.close(self._fd)
+        self._fd = -1

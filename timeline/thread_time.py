@@ -35,6 +35,10 @@ class ThreadTime:
                 self._threads.descriptor = -1
         return time.thread_time_ns(), -1
 
+    def forget(self) -> None:
+        """In a forked child: what is open tells the times of its parent's thread."""
+        self._threads = threading.local()
+
 
 class StepTime:
     """What the training thread got of the processor in a step, and how much of that outside the parts that are metered.
@@ -43,14 +47,15 @@ class StepTime:
     """
 
     def __init__(self, thread_time: ThreadTime) -> None:
-        self._thread_time = thread_time
+        self.thread_time = thread_time
+        """What is asked."""
         self._begun: tuple[int, int] | None = None
         self._process_ns = 0
         self._in_parts = [0, 0]
 
     def begin(self) -> None:
         """A step begins."""
-        self._begun = self._thread_time.read()
+        self._begun = self.thread_time.read()
         self._process_ns = time.process_time_ns()
         self._in_parts = [0, 0]
 
@@ -68,7 +73,7 @@ class StepTime:
         """
         if self._begun is None:
             return {}
-        ran, waited = self._thread_time.read()
+        ran, waited = self.thread_time.read()
         process_ns = time.process_time_ns() - self._process_ns
         # A part that reaches over the end of a step is counted whole where it ends.
         found = {CPU_COUNTERS[Category.OTHER]: max(ran - self._begun[0] - self._in_parts[0], 0)}

@@ -114,7 +114,7 @@ def test_a_long_span_is_begun_at_a_flush_and_ended_later(tmp_path: Path) -> None
     assert opened is not None
     flushed = threading.Event()
     flushes = iter(range(1000))
-    recorder.add_drain(lambda: flushed.set() if next(flushes) > 8 and not opened.claim else None)
+    recorder.add_drain(lambda: flushed.set() if next(flushes) > 8 and opened.is_claimed else None)
     assert flushed.wait(10)
     begun = (tmp_path / "t.json").read_text()
     recorder.end(opened, {"late": 1})
