@@ -10,6 +10,7 @@ import torch
 
 from ..core.calls import calling
 from ..core.process_sets import ProcessSet, global_process_set
+from . import priming
 from .mpi_ops import allgather_async, broadcast_async_
 from .submission import synchronize, wait_for_all
 
@@ -120,8 +121,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Overwrite hyper-parameters and state on all ranks with those of `root_rank`.
 
-    The other ranks' state may be empty: what is missing is made from the root's, so that no step has to be taken (and no
-    parameter touched) to create it.
+    The other ranks' state may be empty: what is missing is made from the root's.  If the root has not stepped either, its
+    state is made without touching a parameter; and parameters without a gradient get zeros, as Horovod's have them after it.
 
     Args:
         model: taken for compatibility; not needed.
@@ -138,6 +139,10 @@ def broadcast_optimizer_state(
 
 def _broadcast_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
     is_root = global_process_set.rank() == root_rank
+    if not optimizer.state:
+        priming.make_gradients(optimizer)
+        if is_root:
+            priming.make_state(optimizer)
     state = optimizer.state_dict()
     tensors: list[torch.Tensor] = []
     if is_root:

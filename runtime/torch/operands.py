@@ -88,11 +88,12 @@ def reduce_group(
     op: ReduceOp,
     scales: tuple[float, float],
     process_set: ProcessSet,
+    priority: int = 0,
 ) -> tuple[torch.Tensor, ...]:
     """Reduce or scatter several tensors and wait for the results."""
     plain = plain_tensors(tensors)
     outputs = [torch.empty_like(tensor) if kind == "allreduce" else None for tensor in plain]
     reduced: tuple[torch.Tensor, ...] = synchronize(
-        start_reductions(kind, plain, outputs, name, op, scales, process_set, waits=True)
+        start_reductions(kind, plain, outputs, name, op, scales, process_set, priority=priority, waits=True)
     )
     return reduced

@@ -31,6 +31,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     _tlkit_distributed = True
     _reduction: Reduction
+    _parameter_names: dict[torch.Tensor, str]
+    """Read by scripts that know Horovod's optimizer."""
     _synchronized: bool
     _should_synchronize: bool
 
@@ -181,7 +183,7 @@ def _adasum_optimizer(
     resolve_op(Adasum, None, process_set)
     distributed = _as_subclass(optimizer, AdasumOptimizer)
     distributed._compression = compression  # noqa: SLF001
-    distributed._names = names  # noqa: SLF001
+    distributed._names = distributed._parameter_names = names  # noqa: SLF001
     distributed._passes = passes  # noqa: SLF001
     return distributed
 
@@ -228,6 +230,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
     if op == Adasum and size() > 1:
         return _adasum_optimizer(optimizer, trained, compression, backward_passes_per_step, process_set)
     distributed = _as_subclass(optimizer, _DistributedOptimizer)
+    distributed._parameter_names = names  # noqa: SLF001
     distributed._synchronized = False  # noqa: SLF001
     distributed._should_synchronize = True  # noqa: SLF001
     reduction = Reduction(

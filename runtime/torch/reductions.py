@@ -54,15 +54,18 @@ class _Allreduce(torch.autograd.Function):
     """Reduction whose gradient is the same reduction of the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, op: ReduceOp, scales: Any, process_set: Any) -> Any:
-        ctx.arguments = (op, scales, process_set)
-        return synchronize(start_allreduce(tensor.detach(), None, name, op, scales, process_set, waits=True))
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, op: ReduceOp, scales: Any, process_set: Any, priority: int
+    ) -> Any:
+        ctx.arguments, ctx.priority = (op, scales, process_set), priority
+        plain = tensor.detach()
+        return synchronize(start_allreduce(plain, None, name, op, scales, process_set, priority=priority, waits=True))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         gradient = gradients[0].contiguous()
-        reduced = synchronize(start_allreduce(gradient, None, None, *ctx.arguments, waits=True))
-        return reduced, None, None, None, None
+        reduced = synchronize(start_allreduce(gradient, None, None, *ctx.arguments, priority=ctx.priority, waits=True))
+        return reduced, None, None, None, None, None
 
 
 def allreduce(
@@ -74,6 +77,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    priority: int = 0,
 ) -> torch.Tensor:
     """Reduce `tensor` over all ranks; differentiable."""
     resolved = resolve_op(op, average, process_set)
@@ -81,7 +85,7 @@ def allreduce(
     if compression is not None:
         tensor, context = compression.compress(tensor)
     scales = (prescale_factor, postscale_factor)
-    reduced: torch.Tensor = apply(_Allreduce, tensor, name, resolved, scales, process_set)
+    reduced: torch.Tensor = apply(_Allreduce, tensor, name, resolved, scales, process_set, priority)
     return reduced if compression is None else compression.decompress(reduced, context)
 
 
@@ -93,12 +97,13 @@ def allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    priority: int = 0,
 ) -> torch.Tensor:
     """Reduce `tensor` over all ranks in place and return it."""
     resolved = resolve_op(op, average, process_set)
     plain = tensor.detach()
     scales = (prescale_factor, postscale_factor)
-    synchronize(start_allreduce(plain, plain, name, resolved, scales, process_set, waits=True))
+    synchronize(start_allreduce(plain, plain, name, resolved, scales, process_set, priority=priority, waits=True))
     return tensor
 
 
@@ -155,14 +160,22 @@ class _GroupedAllreduce(torch.autograd.Function):
     """Reduction of several tensors; the gradients are reduced in the same way."""
 
     @staticmethod
-    def forward(ctx: Any, name: str | None, op: ReduceOp, scales: Any, process_set: Any, *tensors: torch.Tensor) -> Any:
-        ctx.arguments = (op, scales, process_set)
-        return reduce_group("allreduce", tensors, name, op, scales, process_set)
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: ReduceOp,
+        scales: Any,
+        process_set: Any,
+        priority: int,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        ctx.arguments = (op, scales, process_set, priority)
+        return reduce_group("allreduce", tensors, name, *ctx.arguments)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         contiguous = [gradient.contiguous() for gradient in gradients]
-        return None, None, None, None, *reduce_group("allreduce", contiguous, None, *ctx.arguments)
+        return None, None, None, None, None, *reduce_group("allreduce", contiguous, None, *ctx.arguments)
 
 
 def grouped_allreduce(
@@ -174,6 +187,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    priority: int = 0,
 ) -> list[torch.Tensor]:
     """Reduce several tensors, which become ready together; differentiable."""
     if not tensors:
@@ -181,7 +195,7 @@ def grouped_allreduce(
     resolved = resolve_op(op, average, process_set)
     sent, contexts = compress_all(tensors, compression)
     scales = (prescale_factor, postscale_factor)
-    reduced = apply(_GroupedAllreduce, name, resolved, scales, process_set, *sent)
+    reduced = apply(_GroupedAllreduce, name, resolved, scales, process_set, priority, *sent)
     return decompress_all(reduced, contexts, compression)
 
 
@@ -193,13 +207,14 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    priority: int = 0,
 ) -> tuple[torch.Tensor, ...]:
     """Reduce several tensors in place; they become ready together."""
     if not tensors:
         return ()
     resolved = resolve_op(op, average, process_set)
     scales = (prescale_factor, postscale_factor)
-    handle = _start_group(tensors, name, resolved, scales, process_set, waits=True)
+    handle = _start_group(tensors, name, resolved, scales, process_set, priority=priority, waits=True)
     reduced: tuple[torch.Tensor, ...] = synchronize(handle)
     return reduced
 

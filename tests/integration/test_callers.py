@@ -71,8 +71,8 @@ hvd.shutdown()
 
     for rank in (0, 1):
         assert calls_of(trace, rank) == {
-            # Parameters and buffers one by one, the optimizer's state as an object of two parts.
-            ("broadcast", "parameters", 1): 9 + 2,
+            # Parameters and buffers one by one, the optimizer's state as an object of two parts and the momentum of each.
+            ("broadcast", "parameters", 1): 9 + 2 + 6,
             ("allreduce", "norm", 1): 2 * STEPS,
             ("allreduce", "gradient", 0): STEPS,
             ("allreduce", "user", 1): STEPS,

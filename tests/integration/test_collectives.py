@@ -86,6 +86,31 @@ def test_any_order_of_submission_works() -> None:
     assert [result.answer for result in results] == [True] * 3
 
 
+def test_blocking_reductions_take_a_priority() -> None:
+    """All four of them, and the gradient of the differentiable ones is reduced with it, too."""
+    results = run_ranks(
+        2,
+        """
+        from tlkit.runtime.core import engine
+        hvd.init()
+        x = torch.ones(3)
+        hvd.allreduce(x, name="a", priority=1)
+        hvd.allreduce_(x, name="b", priority=2)
+        hvd.grouped_allreduce([x, x], name="c", priority=3)
+        hvd.grouped_allreduce_([x, x.clone()], name="d", priority=4)
+        weight = torch.ones(3, requires_grad=True)
+        hvd.allreduce(weight, name="e", op=hvd.Sum, priority=5).sum().backward()
+        hvd.grouped_allreduce([weight], name="f", op=hvd.Sum, priority=6)[0].sum().backward()
+        names = ("allreduce.a", "allreduce.b", "grouped_allreduce.c_1of2", "grouped_allreduce.d_2of2", "allreduce.noname.1",
+                 "grouped_allreduce.noname.1_1of1")
+        member = engine.current().control.member
+        answer([[member.record(0, name).request.priority for name in names], weight.grad.tolist()])
+        """,
+    )
+
+    assert [result.answer for result in results] == [[[1, 2, 3, 4, 5, 6], [4.0] * 3]] * 2
+
+
 def test_disagreement_raises_everywhere_and_the_job_goes_on() -> None:
     """A mismatch is an error on all ranks that names tensor and ranks; the next operation works."""
     results = run_ranks(

@@ -173,6 +173,41 @@ def test_optimizer_state_travels_without_touching_parameters() -> None:
     assert results[1].answer[:3] == [True, 0.1, 1.0]
 
 
+def test_state_of_a_new_optimizer_is_made_and_sent() -> None:
+    """No rank has stepped yet: all have the root's state afterwards, gradients of zeros where there are to be some."""
+    results = run_ranks(
+        2,
+        """
+        hvd.init()
+        net = torch.nn.Linear(3, 2)
+        net.bias.requires_grad_(False)
+        torch.nn.init.constant_(net.weight, hvd.rank() + 1.0)
+        optimizer = torch.optim.SGD(
+            [{"params": [net.weight]}, {"params": [net.bias]}], lr=0.1 * (hvd.rank() + 1), momentum=0.9, weight_decay=0.1
+        )
+        optimizer = hvd.DistributedOptimizer(optimizer)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+        answer({
+            "names": sorted(optimizer._parameter_names.values()),
+            "lr": optimizer.param_groups[0]["lr"],
+            "momentum": optimizer.state[net.weight]["momentum_buffer"].tolist(),
+            "gradients": [p.grad if p.grad is None else p.grad.tolist() for p in (net.weight, net.bias)],
+            "weight": net.weight[0, 0].item(),
+        })
+        """,
+    )
+
+    zeros = [[0.0] * 3] * 2
+    for rank, result in enumerate(results):
+        assert result.answer == {
+            "names": ["allreduce.noname.0.0", "allreduce.noname.1.0"],
+            "lr": 0.2,
+            "momentum": zeros,
+            "gradients": [zeros, None],
+            "weight": rank + 1.0,
+        }
+
+
 def test_batch_normalisation_over_all_ranks_equals_the_whole_batch() -> None:
     """Values, gradients, running statistics, with uneven batches, on CPUs."""
     script = """
