@@ -69,9 +69,10 @@ def _without_decay(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 def _plain_step(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
     """The optimizer's own step: without reductions, and without the hooks that see every step."""
     for each in type(optimizer).__mro__:
-        step = each.__dict__.get("step")
+        step: Any = each.__dict__.get("step")
         if step is not None and "_tlkit_distributed" not in each.__dict__:
-            return getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
+            inner: Callable[..., Any] = getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
+            return inner
     raise AttributeError(f"{type(optimizer).__name__} has no step")
 
 
