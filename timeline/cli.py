@@ -12,7 +12,7 @@ from rich.text import Text
 
 from .. import __version__
 from . import export
-from .commands import Parser, clean, parse_range, parse_ranks, run_command, with_completion
+from .commands import Parser, clean, for_a_reader, parse_range, parse_ranks, run_command, with_completion
 from .console import make_console
 from .errors import UsageError
 from .open import files_of, open_trace
@@ -155,11 +155,11 @@ def _info(arguments: argparse.Namespace) -> int:
         summary = merge_summaries(summaries)
     else:
         summary = summarize(_open(arguments))
-    if arguments.json:
-        print(json.dumps(summary, indent=2))
-        return 0
-    _show(summary)
-    sys.stdout.flush()
+    with for_a_reader():
+        if arguments.json:
+            print(json.dumps(summary, indent=2))
+        else:
+            _show(summary)
     return 0
 
 

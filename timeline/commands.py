@@ -1,12 +1,17 @@
 """What the commands share: how they take arguments, and how they end."""
 
 import argparse
+import errno
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from .errors import TlkitError, UsageError
+
+#: What a shell reports of a program that SIGPIPE has ended.
+BROKEN_PIPE_STATUS: Final = 141
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,15 +57,48 @@ def _complete_files(parser: argparse.ArgumentParser, shtab: Any) -> None:
 
 
 def run_command(name: str, work: Callable[[], int]) -> int:
-    """Do the work of a command; returns its exit status.  An error of ours is one line."""
+    """Do the work of a command; returns its exit status.
+
+    An error of ours is one line.  Output that nobody reads any more (`| head -1`) ends a command quietly: with its own status
+    where it prints within `for_a_reader`, with that of a program that SIGPIPE has ended otherwise.
+    """
+    # Started without standard output or error (`>&-`), there is nobody to tell.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  open to the end
+    sys.stderr = sys.stderr or sys.stdout
     try:
-        return work()
+        try:
+            return work()
+        finally:
+            sys.stdout.flush()
     except TlkitError as error:
         print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        _print_nowhere()
+        return BROKEN_PIPE_STATUS
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EIO, errno.EDQUOT}:
+            raise
+        _print_nowhere()
+        print(f"{name}: cannot write the output: {error.strerror}", file=sys.stderr)
+        return TlkitError.exit_code
+
+
+@contextmanager
+def for_a_reader() -> Iterator[None]:
+    """What is printed within may be left unread: the command goes on to its own end, and its status stays what it is."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _print_nowhere()
+
+
+def _print_nowhere() -> None:
+    """So that what is still in the buffer does not fail again at the end of the program."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def parse_range(flag: str, text: str | None, unit: float = 1) -> tuple[int, int] | None:
@@ -108,4 +146,13 @@ def width() -> int | None:
     return None if sys.stdout.isatty() else 110
 
 
-__all__ = ["Parser", "clean", "parse_range", "parse_ranks", "run_command", "width"]
+__all__ = [
+    "BROKEN_PIPE_STATUS",
+    "Parser",
+    "clean",
+    "for_a_reader",
+    "parse_range",
+    "parse_ranks",
+    "run_command",
+    "width",
+]

@@ -7,6 +7,14 @@ from rich.console import Console
 from .commands import width
 
 
+class _Console(Console):
+    """Says that nobody reads any more, where Rich would end the program with status 1, which means something else here."""
+
+    def on_broken_pipe(self) -> None:
+        """Raises BrokenPipeError."""
+        raise BrokenPipeError
+
+
 def make_console(*, is_plain: bool = False) -> Console:
     """A console on standard output that takes no name for markup.
 
@@ -14,5 +22,5 @@ def make_console(*, is_plain: bool = False) -> Console:
     printed, bold and dim ones included.
     """
     if is_plain or os.environ.get("NO_COLOR"):
-        return Console(highlight=False, width=width(), markup=False, emoji=False, color_system=None)
-    return Console(highlight=False, width=width(), markup=False, emoji=False)
+        return _Console(highlight=False, width=width(), markup=False, emoji=False, color_system=None)
+    return _Console(highlight=False, width=width(), markup=False, emoji=False)

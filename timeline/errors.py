@@ -5,7 +5,8 @@
     TlkitError                  catch this to catch us
     ├── TraceError              a trace that cannot be read
     │   ├── TraceNotFoundError  no such file, or no shard where one was promised
-    │   └── UnknownFormatError  readable, but no reader knows it
+    │   ├── UnknownFormatError  readable, but no reader knows it
+    │   └── ReaderError         a reader failed on it in a way that its author did not foresee
     ├── UsageError              an argument or setting that makes no sense
     └── RuntimeFailure          the distributed runtime could not start or go on
 
@@ -32,6 +33,10 @@ class UnknownFormatError(TraceError):
     """No reader recognises the content."""
 
 
+class ReaderError(TraceError):
+    """A reader failed where it should have said what is wrong: a fault of the reader, or a file damaged in a new way."""
+
+
 class UsageError(TlkitError):
     """An argument or a setting makes no sense."""
 
@@ -40,3 +45,9 @@ class RuntimeFailure(TlkitError):
     """The distributed runtime could not start or go on."""
 
     exit_code = 1
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of somebody else's says, on one line: its name, and what it tells."""
+    told = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {told[0][:200]}" if told else type(error).__name__

@@ -16,7 +16,7 @@ from .errors import TraceError
 from .horovod_format import HorovodFormat
 from .nvtxt import write_nvtxt
 from .packed_tables import KEY, VERSION, pack
-from .scanning import decode_args
+from .scanning import decode_args, plain
 from .shard_format import ShardClock, ShardHeader, TensorLife
 from .trace import TABLES, Trace
 from .vocabulary import LANE_TIDS, MEMCPY_IN, MEMCPY_OUT, Category, LaneKind
@@ -163,10 +163,8 @@ def _one_line(args: bytes) -> str:
     try:
         _check_json(args)
     except (msgspec.MsgspecError, RecursionError):
-        repaired = decode_args(args)
-        return (
-            json.dumps(repaired, separators=(",", ":"), default=str).replace("NaN", "null").replace("Infinity", "null")
-        )
+        repaired = plain(decode_args(args))
+        return json.dumps(repaired, separators=(",", ":"), default=str)
     return args.decode("utf-8", "replace")
 
 

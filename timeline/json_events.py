@@ -14,7 +14,7 @@ import msgspec
 from .scanning import MOST_US, Event, OddEvents, args_of
 
 #: How much is decoded at once.  Smaller costs calls, larger costs memory.
-PIECE_NBYTES: Final = 4 * 1024 * 1024
+PIECE_NBYTES: Final = 1024 * 1024
 
 _decode_many: Final = msgspec.json.Decoder(list[Event]).decode
 _BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")

@@ -3,6 +3,7 @@
 import gc
 import glob
 import re
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from . import cache
 from .clocks import align
-from .errors import TraceError, TraceNotFoundError, UnknownFormatError
+from .errors import ReaderError, TlkitError, TraceError, TraceNotFoundError, UnknownFormatError, first_line
 from .formats import Format, Progress, kineto, known_formats
 from .formats import tlkit as own_format
 from .json_events import args_of, iterate_events
@@ -107,10 +108,30 @@ def _read(reader: Format, sources: Sequence[Source], progress: Progress, *, use_
     if key is not None and (kept := cache.load(key, sources)) is not None:
         return kept
     with _no_garbage_collection():
-        trace = reader.read(sources, progress)
+        trace = _read_files(reader, sources, progress)
     if key is not None:
         cache.store(key, trace, sources)
     return trace
+
+
+def _read_files(reader: Format, sources: Sequence[Source], progress: Progress) -> Trace:
+    try:
+        return reader.read(sources, progress)
+    except (TlkitError, OSError):
+        raise
+    except MemoryError as error:
+        raise TraceError(f"{sources[0].path}: there is not memory enough to read it") from error
+    except Exception as error:  # a reader of another package, or a file damaged in a way that nobody has thought of
+        raise ReaderError(
+            f"{sources[0].path}: the reader of `{reader.NAME}` failed on it{_place_of(error)} ({first_line(error)}); the file is "
+            "damaged, or the reader has a fault"
+        ) from error
+
+
+def _place_of(error: BaseException) -> str:
+    """Module and line where an error was raised, for whoever has to find the fault."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
@@ -125,7 +146,7 @@ def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
         path = Path(item)
         if path.is_dir():
             complete_family = False
-            inside = sorted(child for child in path.iterdir() if child.is_file() and not child.name.startswith("."))
+            inside = _files_in(path)
             reports = {child.with_suffix(".sqlite") for child in inside if child.suffix == NSYS_SUFFIX}
             known = [
                 child
@@ -133,7 +154,7 @@ def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
                 if child not in reports and (child.suffix == NSYS_SUFFIX or _find_format(Source(child)) is not None)
             ]
             if not known:
-                raise TraceNotFoundError(f"{path}: no trace in this folder")
+                raise TraceNotFoundError(_without_traces(path, inside))
             files += known
         elif path.exists():
             files.append(path)
@@ -148,9 +169,37 @@ def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
     return list(dict.fromkeys(as_sqlite(files))), complete_family
 
 
+def _files_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(child for child in folder.iterdir() if child.is_file() and not child.name.startswith("."))
+    except OSError as error:
+        raise TraceError(f"cannot read the folder {folder}: {error.strerror}") from error
+
+
+def _without_traces(folder: Path, files: Sequence[Path]) -> str:
+    """What to say of a folder in which no file is a trace."""
+    try:
+        folders = [
+            child.name for child in sorted(folder.iterdir()) if child.is_dir() and not child.name.startswith(".")
+        ]
+    except OSError:
+        folders = []
+    among = f"none of its {len(files)} files is one" if files else "it has no files"
+    inner = f"; folders in it are not looked into: {', '.join(folders[:4])}" if folders else ""
+    return f"{folder}: no trace in this folder, {among}{inner}"
+
+
 def _find_format(source: Source) -> Format | None:
     head = source.head()
-    return next((reader for reader in known_formats() if reader.sniff(head)), None)
+    for reader in known_formats():
+        try:
+            if reader.sniff(head):
+                return reader
+        except Exception as error:  # of another package: ours look for bytes, which cannot fail
+            raise ReaderError(
+                f"{source.path}: the reader of `{reader.NAME}` cannot look at it: {first_line(error)}"
+            ) from error
+    return None
 
 
 def _with_siblings(sources: Sequence[Source]) -> list[Source]:

@@ -1,6 +1,8 @@
 """A progress bar for commands, on terminals only."""
 
+import os
 import sys
+import threading
 import time
 from typing import Any, Final, Self
 
@@ -12,7 +14,11 @@ PATIENCE_S: Final = 2.0
 
 
 class ProgressBar:
-    """Shows how much is done, on a terminal, once it takes long."""
+    """Shows how much is done, on a terminal, once it takes long.
+
+    Several threads may report.  Where NO_COLOR asks for plain text, or the terminal knows no escape codes, nothing is shown: a
+    bar that moves is made of them.
+    """
 
     def __init__(self, what: str = "reading", *, in_bytes: bool = True) -> None:
         """Begin.
@@ -26,21 +32,25 @@ class ProgressBar:
         self._started = time.monotonic()
         self._bar: Progress | None = None
         self._task: Any = None
+        self._lock = threading.Lock()
+        self._is_wanted = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def __enter__(self) -> Self:
         return self
 
     def update(self, done: int, total: int) -> None:
         """Take note of how much is done."""
-        if not sys.stderr.isatty() or time.monotonic() - self._started < PATIENCE_S:
+        if not self._is_wanted or time.monotonic() - self._started < PATIENCE_S:
             return
-        if self._bar is None:
-            columns = (TextColumn(self._what), BarColumn(), self._amount)
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task(self._what, total=total)
-        self._bar.update(self._task, completed=done)
+        with self._lock:
+            if self._bar is None:
+                columns = (TextColumn(self._what), BarColumn(), self._amount)
+                self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+                self._task = self._bar.add_task(self._what, total=total)
+                self._bar.start()
+            self._bar.update(self._task, completed=done)
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()

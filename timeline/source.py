@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
@@ -38,11 +39,12 @@ class Source:
         Raises:
             TraceError: it cannot be read; also while it is read, if it unpacks to more than `most_nbytes`.
         """
+        file = self.open_plain()
         try:
-            file = self.path.open("rb", buffering=0)
             magic = file.read(4)
             file.seek(0)
         except OSError as error:
+            file.close()
             raise _unreadable(self.path, error) from error
         if magic[:2] == _GZIP_MAGIC:
             return _Unpacking(self, file, _Gzip())
@@ -50,10 +52,28 @@ class Source:
             return _Unpacking(self, file, _Zstd(file))
         return file
 
+    def open_plain(self) -> io.FileIO:
+        """The file itself, as it lies on the disk.
+
+        Raises:
+            TraceError: it cannot be read, or is no file: a pipe or a device may never end, or never begin.
+        """
+        try:
+            # Without waiting for the other end: a pipe that nobody writes to would hold us here for ever.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(descriptor)
+            what = "a pipe" if stat.S_ISFIFO(mode) else "a folder" if stat.S_ISDIR(mode) else "a device"
+            raise TraceError(f"{self.path} is {what}, not a file: write the trace to a file first")
+        return io.FileIO(descriptor)
+
     @property
     def is_plain(self) -> bool:
         """Whether it is not packed, so that any part of it can be read."""
-        with self.path.open("rb") as file:
+        with self.open_plain() as file:
             magic = file.read(4)
         return magic[:2] != _GZIP_MAGIC and magic != _ZSTD_MAGIC
 
@@ -64,7 +84,13 @@ class Source:
             TraceError: it cannot be read, or is larger than `most_nbytes`.
         """
         with self.open() as stream:
-            return stream.read() or b""
+            if isinstance(stream, io.FileIO):
+                return stream.read() or b""
+            # In place: to read it all at once would have it twice in memory.
+            content, block = io.BytesIO(), bytearray(_STEP_NBYTES)
+            while count := stream.readinto(block):
+                content.write(memoryview(block)[:count])
+            return content.getvalue()
 
     def head(self) -> bytes:
         """The first bytes, unpacked, for telling the format.

@@ -116,6 +116,9 @@ TABLES: Final = {
     "launches": LAUNCH_COLUMNS,
 }
 
+#: No job has so many ranks: a larger number in a file is damage.
+MAX_RANKS: Final = 10_000_000
+
 #: Columns that many formats know nothing of, and what they hold then.
 UNKNOWN: Final[Mapping[str, str | int]] = {"caller": "", "blocking": -1, "where": ""}
 

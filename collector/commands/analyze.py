@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ... import __version__
-from ...timeline.commands import Parser, parse_range, parse_ranks, run_command, with_completion
+from ...timeline.commands import Parser, for_a_reader, parse_range, parse_ranks, run_command, with_completion
 from ...timeline.console import make_console
 from ...timeline.errors import UsageError
 from ...timeline.progress import ProgressBar
@@ -116,8 +116,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.markdown is not None and not (arguments.markdown == "-" == arguments.json):
         write_text("--markdown", arguments.markdown, to_markdown(summary), files)
     if "-" not in {arguments.json, arguments.markdown, arguments.html}:
-        render(summary, make_console(is_plain=arguments.no_color))
-        sys.stdout.flush()
+        with for_a_reader():
+            render(summary, make_console(is_plain=arguments.no_color))
     return status
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import __version__
-from ...timeline.commands import Parser, clean, run_command, with_completion
+from ...timeline.commands import Parser, clean, for_a_reader, run_command, with_completion
 from ...timeline.console import make_console
 from ...timeline.errors import UsageError
 from ...timeline.progress import ProgressBar
@@ -72,8 +72,8 @@ def _run(arguments: argparse.Namespace) -> int:
         text = json.dumps(make_diff(comparison, before, after), indent=2) + "\n"
         write_text("--json", arguments.json, text, (*before.trace.meta.files, *after.trace.meta.files))
     if arguments.json != "-":
-        _show(comparison, make_console(is_plain=arguments.no_color))
-    sys.stdout.flush()
+        with for_a_reader():
+            _show(comparison, make_console(is_plain=arguments.no_color))
     slower = () if allowed is None else comparison.slower(allowed)
     for ratio in slower:
         print(f"tl-diff: the {_NAMES[ratio.name]} is {_longer(ratio)}", file=sys.stderr)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...timeline.commands import for_a_reader
 from ...timeline.errors import UsageError
 
 
@@ -19,8 +20,8 @@ def write_text(flag: str, target: str, text: str, inputs: Sequence[str]) -> None
         UsageError: the target is one of the inputs, or cannot be written.
     """
     if target == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        with for_a_reader():
+            sys.stdout.write(text)
         return
     path = Path(target)
     if path.resolve() in {Path(name).resolve() for name in inputs}:

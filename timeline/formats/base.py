@@ -1,5 +1,6 @@
 """What a reader is: one module a format, with these two functions."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -30,11 +31,14 @@ def count_up(sources: Sequence[Source], progress: Progress) -> Callable[[int], N
     """What adds up the bytes read of several files, and reports them."""
     total = sum(source.path.stat().st_size for source in sources)
     done = 0
+    lock = threading.Lock()
 
     def add(nbytes: int) -> None:
         nonlocal done
-        done += nbytes
-        # Of packed files more comes out than lies on the disk.
-        progress(min(done, total), total)
+        with lock:  # several files are read side by side
+            done += nbytes
+            # Of packed files more comes out than lies on the disk.
+            now = min(done, total)
+        progress(now, total)
 
     return add

@@ -9,7 +9,7 @@ import numpy as np
 from ..args import FileArgs
 from ..columns import TableBuilder, assemble
 from ..errors import TraceError
-from ..scanning import Events, decode_args, scan_all
+from ..scanning import Events, check_proportion, decode_args, scan_all
 from ..source import Source
 from ..trace import (
     ARRIVAL_COLUMNS,
@@ -26,6 +26,11 @@ from ..vocabulary import Category, LaneKind
 from .base import Progress, count_up
 
 NAME: Final = "chrome"
+
+#: Counters that are read at a time.
+_AT_ONCE: Final = 50_000
+#: Larger integers are no floats.
+_ENDLESS: Final = 1e300
 
 
 def sniff(head: bytes) -> bool:
@@ -133,7 +138,7 @@ def _complete(source: Source, events: Events) -> tuple[np.ndarray, np.ndarray, n
 def _ranks(events: Events, rows: np.ndarray) -> np.ndarray:
     """Processes as ranks."""
     of_process = np.array([value if isinstance(value, int) else 0 for value in events.texts["process"]], np.int64)
-    ranks: np.ndarray = of_process[events.process[rows]].astype(np.int32)
+    ranks: np.ndarray = of_process[events.process[rows]]
     return ranks
 
 
@@ -162,9 +167,13 @@ def _lanes(events: Events, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
 def _add_counters(counters: TableBuilder, rank: int, source: Source, events: Events, origin_ns: int) -> None:
     rows = np.flatnonzero(events.phase == ord("C"))
     values = FileArgs.of_events([(source, events, rows)])
-    for number, row in enumerate(rows.tolist()):
-        name = events.texts["name"][events.name[row]]
-        for key, value in decode_args(values[number]).items():
-            if isinstance(value, (int, float)):
-                full = name if key in {"value", name} else f"{name}.{key}"
-                counters.add(rank, full, int(events.start[row]) - origin_ns, float(value))
+    names: set[str] = set()
+    for first in range(0, len(rows), _AT_ONCE):
+        for number, row in enumerate(rows[first : first + _AT_ONCE].tolist(), start=first):
+            name = events.texts["name"][events.name[row]]
+            for key, value in decode_args(values[number]).items():
+                if isinstance(value, (int, float)) and abs(value) < _ENDLESS:
+                    full = name if key in {"value", name} else f"{name}.{key}"
+                    names.add(full)
+                    counters.add(rank, full, int(events.start[row]) - origin_ns, float(value))
+        check_proportion(source, nbytes=0, events=0, texts=len(names))

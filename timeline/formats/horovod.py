@@ -5,7 +5,7 @@ begin before anything else happens).  Ticks of ranks inside a negotiation are ar
 looked, which is a cycle late at most; with Horovod's response cache on they appear only the first time a tensor is seen.
 """
 
-from collections import Counter
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +14,7 @@ from ..columns import TableBuilder
 from ..ending import OpenSpan, OpenTensor, RankEnd, make_end
 from ..errors import TraceError
 from ..json_events import MOST_US, Event, args_of, iterate_events, nanoseconds
+from ..scanning import check_proportion
 from ..source import Source
 from ..trace import (
     SPAN_COLUMNS,
@@ -38,7 +39,15 @@ NAME: Final = "horovod"
 _TOP_LEVEL: Final = {kind.upper(): kind for kind in COLLECTIVE_KINDS}
 _QUEUES: Final = {"QUEUE", "WAIT_FOR_DATA", "WAIT_FOR_OTHER_TENSOR_DATA"}
 _COPIES: Final = ("MEMCPY_", "INIT_FUSION_BUFFER", "ALLOCATE_", "COPY_ALLGATHER_OUTPUT")
+#: Larger sizes are damage.
+_MAX_NBYTES: Final = 2**60
 _TRANSPORTS: Final = ("GLOO", "NCCL", "MPI", "CCL", "DDL")
+
+
+#: A tick is named after its rank; longer numbers are none (`MAX_RANKS`).
+_RANK: Final = re.compile(r"[0-9]{1,7}\Z")
+#: What a tensor's row takes while it is read, in texts.
+_TEXTS_A_ROW: Final = 4
 
 
 def sniff(head: bytes) -> bool:
@@ -88,14 +97,15 @@ def _nbytes(dtype: object, shape: object) -> int:
                 size *= int(part)
             except ValueError:
                 return -1
-    return size
+    return size if abs(size) < _MAX_NBYTES else -1
 
 
 class _Reader:
     """Reads the events of one file."""
 
-    def __init__(self, dropped: Counter[str]) -> None:
-        self.dropped = dropped
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.dropped = source.dropped
         self.events = 0
         self.ranks_seen = -1
         self.ticks = 0
@@ -124,6 +134,7 @@ class _Reader:
                     self.dropped["unknown_phase"] += 1
                 else:
                     handler(event)
+            check_proportion(self.source, nbytes=len(data), events=self.events, texts=_TEXTS_A_ROW * len(self._rows))
         for row in self._rows.values():
             self.open += [(row, name, start_ns) for name, start_ns in row.stack]
             self._close(row, self._last_ns)
@@ -236,8 +247,7 @@ class _Reader:
             batch.operation = (start_ns if first < 0 else min(first, start_ns), max(last, end_ns))
             batch.algorithm = name.partition("_")[0].lower()
         elif category is Category.FUSION:
-            first, last = batch.copies.get(name, (start_ns, end_ns))
-            batch.copies[name] = (min(first, start_ns), max(last, end_ns))
+            batch.copied(name, start_ns, end_ns)
 
     def _finish(self, row: _Row) -> None:
         """The collective has done with this row's tensor."""
@@ -246,7 +256,7 @@ class _Reader:
             end_ns = row.end_ns if row.end_ns >= 0 else self._last_ns
             batch.members.append(Member(row.name, row.nbytes, *row.negotiation, row.start_ns, end_ns))
             for rank, at_ns in row.ticks.items():
-                batch.ticks[rank] = max(batch.ticks.get(rank, -1), at_ns)
+                batch.tick(rank, at_ns)
             row.negotiation, row.ticks, row.nbytes = (-1, -1), {}, -1
         row.batch, row.start_ns = None, -1
 
@@ -258,7 +268,7 @@ class _Reader:
     def _tick(self, event: Event) -> None:
         at_ns, row = self._at(event), self._row(event)
         self._filling = None
-        if row.stack and row.stack[-1][0].startswith(NEGOTIATE_PREFIX) and event.name.isdecimal():
+        if row.stack and row.stack[-1][0].startswith(NEGOTIATE_PREFIX) and _RANK.match(event.name):
             rank = int(event.name)
             self.ranks_seen = max(self.ranks_seen, rank)
             self.ticks += 1
@@ -282,10 +292,11 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         names = ", ".join(source.path.name for source in sources[:4])
         raise TraceError(f"{names}: these are timelines of {len(sources)} runs of Horovod; open them one at a time")
     source = sources[0]
-    reader = _Reader(source.dropped)
+    reader = _Reader(source)
     data = source.read()
     reader.read(data)
     progress(len(data), len(data))
+    del data
     if not len(reader.spans):
         raise TraceError(
             f"{source.path} is a Horovod timeline without any operation: did the run end before its first?"
@@ -293,6 +304,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     first_ns = max(reader.first_ns, 0)
     spans = reader.spans.finish()
     spans["start_ns"] -= first_ns
+    notes = tuple(_notes(reader))
     collectives, tensors, arrivals = tables_of(reader.batches, first_ns)
     return Trace(
         meta=TraceMeta(
@@ -305,7 +317,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             clock=Clock(method="single", uncertainty_ns=0),
             runtime="horovod",
             known_categories=frozenset({Category.NEGOTIATE, Category.QUEUE, Category.FUSION, Category.COLLECTIVE}),
-            notes=tuple(_notes(reader)),
+            notes=notes,
             epoch_unix_ns=reader.epoch_unix_ns + first_ns if reader.epoch_unix_ns else 0,
             ends={0: reader.end(first_ns)},
         ),

@@ -1,7 +1,9 @@
 """The tables of a timeline of Horovod's, out of the collectives that were found in it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -24,19 +26,35 @@ class Member:
     end_ns: int
 
 
+_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+
 @dataclass(slots=True)
 class Batch:
-    """One executed collective under construction."""
+    """One executed collective under construction.  There are millions: what most of them do not have takes no room."""
 
     kind: str
     expected: int = 0
     members: list[Member] = field(default_factory=list)
-    ticks: dict[int, int] = field(default_factory=dict)
+    ticks: Mapping[int, int] = field(default_factory=lambda: _NOTHING)
     operation: tuple[int, int] = (-1, -1)
-    copies: dict[str, tuple[int, int]] = field(default_factory=dict)
+    copies: Mapping[str, tuple[int, int]] = field(default_factory=lambda: _NOTHING)
     algorithm: str = ""
     dtype: str = ""
     failed: bool = False
+
+    def tick(self, rank: int, at_ns: int) -> None:
+        """A rank was ready at that time, or later."""
+        if not isinstance(self.ticks, dict):
+            self.ticks = {}
+        self.ticks[rank] = max(self.ticks.get(rank, -1), at_ns)
+
+    def copied(self, name: str, start_ns: int, end_ns: int) -> None:
+        """One of its tensors was copied."""
+        if not isinstance(self.copies, dict):
+            self.copies = {}
+        first, last = self.copies.get(name, (start_ns, end_ns))
+        self.copies[name] = (min(first, start_ns), max(last, end_ns))
 
 
 def cycles_table(begun_ns: Sequence[int], first_ns: int) -> pd.DataFrame:
@@ -54,8 +72,8 @@ def cycles_table(begun_ns: Sequence[int], first_ns: int) -> pd.DataFrame:
     )
 
 
-def tables_of(batches: Sequence[Batch], first_ns: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Collectives, tensors and arrivals."""
+def tables_of(batches: list[Batch], first_ns: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Collectives, tensors and arrivals; takes the batches out of their list, as there are millions."""
     collectives = TableBuilder(COLLECTIVE_COLUMNS)
     tensors = TableBuilder(TENSOR_COLUMNS)
     arrivals = TableBuilder(ARRIVAL_COLUMNS)
@@ -64,7 +82,9 @@ def tables_of(batches: Sequence[Batch], first_ns: int) -> tuple[pd.DataFrame, pd
         return at_ns - first_ns if at_ns >= 0 else -1
 
     parameters = parameters_of(member.name for batch in batches for member in batch.members)
-    for seq, batch in enumerate(batches):
+    batches.reverse()
+    for seq in range(len(batches)):
+        batch = batches.pop()
         members = batch.members
         if not members:
             continue

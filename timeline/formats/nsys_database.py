@@ -1,5 +1,6 @@
 """Exports of Nsight Systems as databases, and what is read of them."""
 
+import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,22 @@ import numpy as np
 from ..errors import TraceError
 from ..source import Source
 from ..vocabulary import Category, LaneKind
+
+#: A table that is no table but asks somebody else for its rows.
+_MADE_UP: Final = re.compile(r"\s*create\s+virtual\b", re.IGNORECASE)
+#: Columns of texts.  The others hold numbers, or nothing: sqlite itself lets anything stand anywhere.
+_TEXTS: Final = {("StringIds", "value"), ("NVTX_EVENTS", "text"), ("TARGET_INFO_GPU_METRICS", "metricName")}
+#: Numbers that are none of time: identifiers that may take all 64 bits.
+_IDENTIFIERS: Final = {"globalTid", "globalPid", "int64Value"}
+#: Times and sizes beyond this are damage.
+_MAX_NUMBER: Final = 2**62
+#: No text is longer.
+_MAX_TEXT_NBYTES: Final = 16 * 1024 * 1024
+#: A row takes four bytes of its file at least, and what reads one takes some tens of the database's instructions.
+_MIN_ROW_NBYTES: Final = 4
+_MAX_INSTRUCTIONS_A_BYTE: Final = 100
+_CHECKED_EVERY: Final = 1_000_000
+_ROWS_AT_ONCE: Final = 50_000
 
 #: Threads are numbers of 24 bits below that of their process.
 PID_SHIFT: Final = 24
@@ -62,14 +79,25 @@ class Export:
 
 
 class Database:
-    """One export, open for reading."""
+    """One export, open for reading.
+
+    The file may be anybody's: what its schema makes up (views, computed columns) is not run, and what is read is in proportion to
+    its size.
+    """
 
     def __init__(self, path: Path, name: Path) -> None:
         self.name = name
+        self._nbytes = path.stat().st_size
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT_NBYTES)
+        self._connection.execute("pragma trusted_schema = off")
+        self._left = _CHECKED_EVERY + _MAX_INSTRUCTIONS_A_BYTE * self._nbytes
+        self._connection.set_progress_handler(self._spend, _CHECKED_EVERY)
         self.tables = {
-            row[0] for row in self._connection.execute("select name from sqlite_master where type = 'table'")
+            row[0]
+            for row in self._connection.execute("select name, sql from sqlite_master where type = 'table'")
+            if isinstance(row[0], str) and not _MADE_UP.match(str(row[1]))
         }
 
     def columns_of(self, table: str) -> set[str]:
@@ -78,18 +106,55 @@ class Database:
             return set()
         return {row[1] for row in self._connection.execute(f'pragma table_info("{table}")')}
 
+    def _spend(self) -> int:
+        """Called now and then while a query runs; anything but 0 ends it."""
+        self._left -= _CHECKED_EVERY
+        return int(self._left < 0)
+
     def read(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
-        """Columns of a table as lists, None throughout for a column that this version does not have."""
+        """Columns of a table as lists, None throughout for a column that this version does not have.
+
+        Raises:
+            TraceError: there are more rows than the file can hold, or something else stands where a number has to.
+        """
         present = self.columns_of(table)
         if not present:
             return [[] for _ in columns]
         chosen = ", ".join(f'"{column}"' if column in present else "null" for column in columns)
-        rows = self._connection.execute(f'select {chosen} from "{table}"').fetchall()  # noqa: S608  names of our own
-        return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in columns]
+        cursor = self._connection.execute(f'select {chosen} from "{table}"')  # noqa: S608  names of our own
+        read: list[list[Any]] = [[] for _ in columns]
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            for values, more in zip(read, zip(*rows, strict=True), strict=True):
+                values.extend(more)
+            if len(read[0]) * _MIN_ROW_NBYTES > self._nbytes:
+                raise TraceError(f"{self.name} is damaged: its table {table} has more rows than the file can hold")
+        for number, column in enumerate(columns):
+            if (table, column) in _TEXTS:
+                read[number] = [None if value is None else _as_text(value) for value in read[number]]
+            else:
+                self._check_numbers(table, column, read[number])
+        return read
+
+    def _check_numbers(self, table: str, column: str, values: list[Any]) -> None:
+        most = 2**63 if column in _IDENTIFIERS else _MAX_NUMBER
+        if set(map(type, values)) <= {int, type(None)} and all(
+            value is None or -most <= value < most for value in values
+        ):
+            return
+        for number, value in enumerate(values):
+            if value is not None and not (isinstance(value, (int, float)) and -most <= value < most):
+                raise TraceError(
+                    f"{self.name} is damaged: in its table {table}, row {number + 1}, {column} is {str(value)[:40]!r}; export it "
+                    "again with nsys export --type sqlite"
+                )
 
     def close(self) -> None:
         """Close it."""
         self._connection.close()
+
+
+def _as_text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 @contextmanager

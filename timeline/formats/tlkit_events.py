@@ -11,8 +11,10 @@ import numpy as np
 
 from ..args import FileArgs
 from ..columns import Times
+from ..errors import TraceError
 from ..scanning import Events, decode_args
 from ..source import Source
+from ..trace import MAX_RANKS
 from ..vocabulary import COLLECTIVE_KINDS, NEGOTIATE_PREFIX
 
 #: Args that are kept while a shard is scanned.
@@ -51,8 +53,15 @@ def integer(value: object, default: int) -> int:
     return int(value) if isinstance(value, (int, float)) and abs(value) < 2**62 else default
 
 
-def header_of(args: dict[str, Any]) -> Header:
-    """The header out of the args of `tlkit_shard`."""
+def header_of(args: dict[str, Any], source: Source) -> Header:
+    """The header out of the args of `tlkit_shard`.
+
+    Raises:
+        TraceError: it names a rank that no job has.
+    """
+    rank = args.get("rank")
+    if isinstance(rank, (int, float)) and not 0 <= rank <= MAX_RANKS:
+        raise TraceError(f"{source.path}: its first line is damaged: no job has a rank {str(rank)[:40]}")
     clock = args.get("clock")
     clock = clock if isinstance(clock, dict) else {}
     return Header(
@@ -124,7 +133,7 @@ class ShardEvents:
         for number, row in enumerate(rows):
             args, name = decode_args(texts[number]), self.names[events.name[row]]
             if name == "tlkit_shard":
-                self.header = header_of(args)
+                self.header = header_of(args, self.source)
             elif name == "tlkit_clock":
                 self.clock_readings.append((int(events.start[row]), integer(args.get("offset_ns"), 0)))
             elif name == "tlkit_model":

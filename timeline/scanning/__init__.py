@@ -5,8 +5,9 @@ A scanner (`native.c` where it could be compiled, else `portable.py`) takes what
 """
 
 from .events import Events
-from .odd import MOST_US, Event, OddEvents, args_of, decode_args
+from .odd import MOST_US, Event, OddEvents, args_of, decode_args, plain
 from .reading import has_compiled_scanner, scan, scan_all
+from .thrift import check_proportion
 
 __all__ = [
     "MOST_US",
@@ -14,8 +15,10 @@ __all__ = [
     "Events",
     "OddEvents",
     "args_of",
+    "check_proportion",
     "decode_args",
     "has_compiled_scanner",
+    "plain",
     "scan",
     "scan_all",
 ]

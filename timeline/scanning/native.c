@@ -390,8 +390,11 @@ static int read_time(Slice slice, int64_t *ns) {
     int64_t number = 0;
     if (slice.is_string) return ODD;
     if (negative) p++;
-    for (; p < slice.end && *p >= '0' && *p <= '9'; p++, digits++) number = number * 10 + (*p - '0');
-    if (digits < 1 || digits > 16 || number >= MOST_US) return ODD;
+    for (; p < slice.end && *p >= '0' && *p <= '9'; p++) {
+        if (++digits > 16) return ODD; /* before it is computed: more than 18 would overflow */
+        number = number * 10 + (*p - '0');
+    }
+    if (digits < 1 || number >= MOST_US) return ODD;
     int up = 0;
     if (p < slice.end && *p == '.')
         for (p++; p < slice.end && *p >= '0' && *p <= '9'; p++) {
@@ -868,6 +871,13 @@ static void Scanner_dealloc(Scanner *self) {
 
 static PyObject *Scanner_rows(Scanner *self, void *Py_UNUSED(closure)) { return PyLong_FromUnsignedLong(self->rows); }
 
+static PyObject *Scanner_distinct(Scanner *self, void *Py_UNUSED(closure)) {
+    uint64_t count = 0;
+    for (int i = 0; i <= ID; i++) count += self->texts[i].count;
+    for (int i = 0; i < self->key_count; i++) count += self->keys[i].texts.count;
+    return PyLong_FromUnsignedLongLong(count);
+}
+
 static PyMethodDef Scanner_methods[] = {
     {"feed", (PyCFunction)Scanner_feed, METH_VARARGS,
      "feed(buffer, start, end, base, stop) -> (status, position): take events; see scanning/native.c."},
@@ -875,7 +885,11 @@ static PyMethodDef Scanner_methods[] = {
     {NULL},
 };
 
-static PyGetSetDef Scanner_properties[] = {{"rows", (getter)Scanner_rows, NULL, "Events taken.", NULL}, {NULL}};
+static PyGetSetDef Scanner_properties[] = {
+    {"rows", (getter)Scanner_rows, NULL, "Events taken.", NULL},
+    {"distinct", (getter)Scanner_distinct, NULL, "Texts that are kept.", NULL},
+    {NULL},
+};
 
 static PyTypeObject ScannerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tlkit.timeline.scanning._native.Scanner",

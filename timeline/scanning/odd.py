@@ -17,6 +17,9 @@ LONGEST_EVENT: Final = 2 * 1024 * 1024
 #: Integers with more digits are no ranks, threads or ids: they are kept as text.
 MOST_DIGITS: Final = 18
 
+#: What is nested deeper in args is left out where they have to be written anew.
+MAX_DEPTH: Final = 100
+
 #: Times in microseconds from here on do not fit into nanoseconds.
 MOST_US: Final = 9 * 10**15
 
@@ -159,22 +162,22 @@ class OddEvents:
         if max(abs(start), abs(duration)) >= MOST_US:
             self._dropped["impossible_time"] += 1
             return []
-        plain: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "ph": event.ph if len(event.ph) == 1 and event.ph.isprintable() and event.ph.isascii() else "",
-            "name": _plain(event.name),
-            "cat": _plain(event.cat),
-            "pid": _plain(event.pid),
-            "tid": _plain(event.tid),
+            "name": plain(event.name),
+            "cat": plain(event.cat),
+            "pid": plain(event.pid),
+            "tid": plain(event.tid),
         }
         if event.id != "":
-            plain["id"] = _plain(event.id)
-        told = _encode(plain)[:-1] + f',"ts":{start:.3f},"dur":{duration:.3f}'.encode()
+            fields["id"] = plain(event.id)
+        told = _encode(fields)[:-1] + f',"ts":{start:.3f},"dur":{duration:.3f}'.encode()
         if not event.args:
             return [told + b"}"]
         args = bytes(event.args)
         return [
             told + b',"args":' + args + b"}",
-            told + b',"args":' + _encode(_plain(_loads(args))) + b"}",
+            told + b',"args":' + _encode(plain(_loads(args))) + b"}",
             told + b',"args":{}}',
         ]
 
@@ -187,19 +190,19 @@ def _decimal(text: bytes | msgspec.Raw) -> Decimal:
     return value.quantize(Decimal("0.001"), rounding=ROUND_HALF_UP)
 
 
-def _plain(value: Any) -> Any:
-    """Something that any JSON reader takes: no lone surrogates, no endless numbers."""
+def plain(value: Any, depth: int = 0) -> Any:
+    """Something that any JSON reader takes: no lone surrogates, no endless numbers, nothing below MAX_DEPTH."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, int):
         return value if abs(value) < 10**MOST_DIGITS else str(value)
     if isinstance(value, float):
         return value if abs(value) < float("inf") else str(value)
+    if isinstance(value, (dict, list)) and depth > MAX_DEPTH:
+        return None
     if isinstance(value, dict):
-        return {_plain(str(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value
+        return {plain(str(key)): plain(item, depth + 1) for key, item in value.items()}
+    return [plain(item, depth + 1) for item in value] if isinstance(value, list) else value
 
 
 def _loads(text: bytes) -> Any:

@@ -163,6 +163,11 @@ class PortableScanner:
         self._key_parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {key: [] for key in keys}
         self._key_texts = {key: _Numbers() for key in self._texts}
 
+    @property
+    def distinct(self) -> int:
+        """Texts that are kept."""
+        return sum(map(len, self._numbers.values())) + sum(map(len, self._key_texts.values()))
+
     def feed(self, buffer: bytes | bytearray, start: int, end: int, base: int, stop: int) -> tuple[int, int]:
         """Take events from `buffer[start:end]`.
 

@@ -15,6 +15,7 @@ from .events import Events, Key
 from .odd import LONGEST_EVENT, Event, OddEvents
 from .parts import DTYPES, Part, join
 from .portable import CLOSED, MORE, STOPPED, PortableScanner
+from .thrift import check_proportion
 
 try:
     from ._native import Scanner as _CompiledScanner  # type: ignore[import-not-found]  # compiled when installed
@@ -48,6 +49,7 @@ class Scanner(Protocol):
     """What both scanners are."""
 
     rows: int
+    distinct: int
 
     def feed(self, buffer: bytes | bytearray, start: int, end: int, base: int, stop: int, /) -> tuple[int, int]:
         """See `PortableScanner.feed`."""
@@ -59,12 +61,15 @@ class Scanner(Protocol):
 class _Feeder:
     """A range of a file on its way past a scanner."""
 
-    def __init__(self, scanner: Scanner, read_into: Callable[[memoryview], int], base: int, stop: int) -> None:
+    def __init__(
+        self, source: Source, scanner: Scanner, read_into: Callable[[memoryview], int], base: int, stop: int
+    ) -> None:
+        self._source = source
         self.scanner = scanner
         self.dropped: Counter[str] = Counter()
         self._odd = OddEvents(self.dropped)
         self._read_into = read_into
-        self._base = base
+        self._base = self._first = base
         """Offset of the buffer in the file."""
         self._stop = stop
         self._buffer = bytearray(_BLOCK_NBYTES + LONGEST_EVENT + _PADDING)
@@ -91,7 +96,17 @@ class _Feeder:
             elif self._start >= self._end or not self._read_odd(progress):
                 return
 
+    def _check_proportion(self) -> None:
+        check_proportion(
+            self._source,
+            nbytes=self.position - self._first,
+            events=self.scanner.rows,
+            texts=self.scanner.distinct,
+            broken=self.dropped["broken"] + self.dropped["repaired"],
+        )
+
     def _fill(self, progress: Progress) -> None:
+        self._check_proportion()
         rest = self._end - self._start
         self._buffer[:rest] = self._buffer[self._start : self._end]
         self._base += self._start
@@ -209,7 +224,7 @@ def scan(
         if len(ranges) > 1:
             parts = _scan_ranges(source, ranges, make, texts, progress)
         else:
-            feeder = _Feeder(make(), stream.readinto, base, _EVERYTHING)
+            feeder = _Feeder(source, make(), stream.readinto, base, _EVERYTHING)
             feeder.begin_with(begun)
             progress(base + len(begun))
             feeder.run(progress)
@@ -293,7 +308,7 @@ def _divide(source: Source, base: int, workers: int) -> list[tuple[int, int]]:
     size = source.path.stat().st_size
     count = min(workers, size // _SMALLEST_PART)
     starts = [base]
-    with source.path.open("rb") as file:
+    with source.open_plain() as file:
         for number in range(1, count):
             file.seek(base + (size - base) * number // count)
             offset = file.tell()
@@ -311,9 +326,9 @@ def _scan_ranges(
     progress: Progress,
 ) -> list[Part]:
     def work(span: tuple[int, int]) -> Part:
-        with source.path.open("rb", buffering=0) as file:
+        with source.open_plain() as file:
             file.seek(span[0])
-            feeder = _Feeder(make(), file.readinto, *span)
+            feeder = _Feeder(source, make(), file.readinto, *span)
             feeder.run(progress)
             return feeder.finish(text_keys)
 
