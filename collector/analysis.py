@@ -143,7 +143,8 @@ def measure(trace: Trace, steps: Steps) -> Facts:
     """Everything that the rules look at."""
     breakdown, cpu = break_down(trace, steps), read_cpu_time(trace, steps)
     contention = find_contention(trace, steps, breakdown, cpu)
-    is_aligned = trace.meta.clock.method != "none" or len(steps.ranks) < 2  # noqa: PLR2004
+    has_one_clock = trace.meta.clock.method != "none" or len(steps.ranks) < 2  # noqa: PLR2004
+    is_aligned = has_one_clock and trace.meta.knows_order
     graph = None
     if steps.count and breakdown.knows_compute:
         graph = build_graph(trace, steps, breakdown) if is_aligned else graph_of_parts(steps, breakdown)

@@ -20,6 +20,7 @@ _WITHOUT_EXECUTION: Final = {"barrier", "join"}
 class HorovodFormat:
     """Lines of a Horovod timeline; the file is valid JSON after every flush."""
 
+    keeps_tensors = True
     is_always_closed = True
     """Whether the array is closed after every flush, and opened again by the next."""
     is_templated = False

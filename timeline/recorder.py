@@ -83,6 +83,11 @@ mark_training_thread: Final = _spans.mark_training_thread
 in_compute_span: Final = _spans.in_compute_span
 
 
+def keeps_tensors() -> bool:
+    """Whether a timeline is being written that tells of single tensors."""
+    return _state.writer is not None and _state.writer.keeps_tensors
+
+
 def timeline() -> ShardWriter | None:
     """The writer of this rank's shard, for events that are no spans of a thread; None while the timeline is off."""
     return _state.writer
@@ -260,6 +265,7 @@ __all__ = [
     "is_on",
     "is_timeline_on",
     "is_training_thread",
+    "keeps_tensors",
     "mark_training_thread",
     "now_ns",
     "nvtx",

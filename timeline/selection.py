@@ -82,6 +82,7 @@ def _within(name: str, table: pd.DataFrame, bounds: dict[int, tuple[int, int]]) 
         "tensors": ("submitted_ns", "end_ns"),
         "arrivals": ("arrival_ns", ""),
         "steps": ("start_ns", "end_ns"),
+        "sums": ("start_ns", "end_ns"),
         "counters": ("ts_ns", ""),
         "launches": ("start_ns", ""),
         "messages": ("start_ns", "dur_ns"),

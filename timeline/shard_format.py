@@ -94,6 +94,8 @@ def encode_args(args: dict[str, Any]) -> str:
 class ShardFormat:
     r"""Lines for one shard.  Every method returns whole lines, each ending in ",\\n"."""
 
+    keeps_tensors = True
+    """Whether lives of tensors can be in the file."""
     is_always_closed = False
     """A file that only grows needs no seeking, and is never without its last bytes."""
     is_templated = True

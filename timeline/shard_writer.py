@@ -82,6 +82,8 @@ class ShardWriter:
         self.pending_lives: Callable[[], list[tuple[TensorLife, int]]] = list
         """Tensors that wait for other ranks, with their process set; asked at a flush."""
         self._format = make_format(header)
+        self.keeps_tensors = self._format.keeps_tensors
+        """Whether anybody wants to know of single tensors (`lives`, `pending_lives`)."""
         self.queue = Queue(self._format, MAX_QUEUED_NBYTES)
         """Where the records wait."""
         self._flush_interval_s = flush_interval_s

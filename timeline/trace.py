@@ -15,6 +15,7 @@ import pandas as pd
 
 from .ending import RankEnd
 from .errors import TraceError
+from .step_sums import PARTS
 from .vocabulary import CALLERS, MIXED, Category, LaneKind
 
 #: Column types.  "category" is a pandas Categorical of strings.
@@ -97,6 +98,14 @@ STEP_COLUMNS: Final = {
     "start_ns": "int64",
     "end_ns": "int64",
 }
+#: One row a rank and step of which only sums were recorded: how long the training thread was in each part.
+SUM_COLUMNS: Final = {
+    "rank": "int32",
+    "step": "int64",
+    "start_ns": "int64",
+    "end_ns": "int64",
+    **{f"{part}_ns": "int64" for part in PARTS},
+}
 COUNTER_COLUMNS: Final = {
     "rank": "int32",
     "name": "category",
@@ -114,6 +123,7 @@ TABLES: Final = {
     "counters": COUNTER_COLUMNS,
     "messages": MESSAGE_COLUMNS,
     "launches": LAUNCH_COLUMNS,
+    "sums": SUM_COLUMNS,
 }
 
 #: No job has so many ranks: a larger number in a file is damage.
@@ -213,6 +223,8 @@ class TraceMeta:
     """The same for all files of a run of ours, "" if unknown."""
     epoch_unix_ns: int = 0
     """Wall clock at time 0 of the run, 0 if unknown."""
+    knows_order: bool = True
+    """Whether spans stand where they were.  If not, no step was recorded in full: spans are the sums of the parts of steps."""
     ends: Mapping[int, RankEnd] = field(default_factory=dict)
     """How each rank's recording ends; empty where the format does not tell."""
 
@@ -233,6 +245,8 @@ class Trace:
     """Between two ranks; only our own shards tell of them."""
     launches: pd.DataFrame = field(default_factory=lambda: make_table(LAUNCH_COLUMNS))
     """Which call of the host launched what on the device, by rank and `start_ns`; empty where the trace does not show it."""
+    sums: pd.DataFrame = field(default_factory=lambda: make_table(SUM_COLUMNS))
+    """Steps that were not recorded in full; they are not in `steps`, unless no step was in full (`TraceMeta.knows_order`)."""
     raw_args: Sequence[bytes] = ()
     """JSON text of the args of spans, by `args_row`."""
 

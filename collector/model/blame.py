@@ -31,9 +31,12 @@ MOVES_BYTES: Final = "moves bytes"
 QUEUED: Final = "queued behind another operation"
 NEGOTIATES: Final = "negotiates"
 WOKE_LATE: Final = "resumes after the wait"
+WAITS: Final = "waits"
+"""For what, the trace does not tell."""
 NO_BATCH: Final = "no batch is ready"
 
 _DATA: Final = str(Category.DATA)
+_WAITS_FOR: Final = {str(Category.NEGOTIATE): NEGOTIATES, str(Category.QUEUE): NEGOTIATES, IDLE: WAITS}
 
 
 @dataclass(slots=True)
@@ -101,7 +104,7 @@ def blame_of_parts(steps: Steps, breakdown: Breakdown) -> pd.DataFrame:
                     "track": str(LaneKind.COMMUNICATION),
                     "category": part,
                     "name": "",
-                    "why": NEGOTIATES if part in {"negotiate", "queue"} else MOVES_BYTES,
+                    "why": _WAITS_FOR.get(part, MOVES_BYTES),
                     "ns": spent,
                 }
             )
@@ -171,13 +174,19 @@ def _through(graph: Graph, path: _Path, row: int, wait: tuple[int, int], operati
 
 
 def _cut(path: _Path, steps: Steps) -> _Path:
-    """The stretches, cut where steps of the job end."""
-    bounds = steps.end_ns.max(axis=0).tolist()
+    """The stretches, cut where steps of the job end; what lies between recorded steps belongs to none of them."""
+    pauses = steps.pause_ns
+    after = np.flatnonzero(pauses)
+    resumed = (steps.end_ns.max(axis=0)[after - 1] + pauses[after]).tolist()
+    bounds = sorted({*steps.end_ns.max(axis=0).tolist(), *resumed})
+    paused = set(steps.end_ns.max(axis=0)[after - 1].tolist())
     cut = _Path()
     for row, start, end, why, operation in zip(path.row, path.start, path.end, path.why, path.operation, strict=True):
         first, last = bisect_right(bounds, start), bisect_left(bounds, end)
         edges = [start, *bounds[first:last], end]
         for low, high in pairwise(edges):
+            if paused and bounds[max(bisect_right(bounds, low) - 1, 0)] in paused and low >= bounds[0]:
+                continue
             cut.add(row, low, high, why, operation)
     return cut
 

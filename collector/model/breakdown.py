@@ -61,6 +61,8 @@ class Breakdown:
     """Collectives and fusion under computation: int64[rank, step]."""
     knows_compute: bool
     """Whether the trace says what the training thread, or the device, does."""
+    knows_communication: bool = True
+    """Whether the trace says what communication does while the training thread waits for it."""
     on_device: bool = False
     """Whether the parts are times of a device."""
     moments: tuple[dict[str, Intervals], ...] = ()
@@ -104,6 +106,7 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
         parts_ns=parts_ns,
         hidden_ns=hidden_ns,
         knows_compute=knows_compute,
+        knows_communication=Category.COLLECTIVE in trace.meta.known_categories,
         on_device=on_device,
         moments=tuple(all_moments),
     )

@@ -1,7 +1,10 @@
 """What a reader has to know to take the numbers for what they are, beside the trace's condition."""
 
+import numpy as np
+
 from ..facts import Facts
 from .condition import Condition
+from .words import milliseconds
 
 
 def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:
@@ -13,8 +16,14 @@ def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:
         notes.append(f"{which} left out as warm-up")
     if steps.inferred and steps.count:
         notes.append("this trace has no step marks: steps were inferred from tensors that come back")
-    if meta.size > 1 and facts.trace.collectives.empty:
+    if meta.size > 1 and facts.trace.collectives.empty and meta.knows_order:
         notes.append(_no_collective(meta.runtime))
+    if not meta.knows_order:
+        notes.append(
+            "only the sums of the parts of each step were recorded: which rank is slow, and in which part, can be told; what the "
+            "communication is and what hides it cannot (HOROVOD_TIMELINE_EVERY=100:5 records 5 of every 100 steps in full)"
+        )
+    notes += _unseen_steps(facts)
     if not facts.breakdown.knows_compute and steps.count:
         notes.append("how much of the communication is hidden behind computation cannot be known from this trace")
     if condition.ending == "unknown" and condition.endings:
@@ -25,6 +34,21 @@ def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:
         counted = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(meta.dropped.items()))
         notes.append(f"not everything in the files could be used: {counted}")
     return tuple(notes)
+
+
+def _unseen_steps(facts: Facts) -> list[str]:
+    """Steps of which only sums are there, beside others in full."""
+    sums = facts.trace.sums
+    if not facts.trace.meta.knows_order or not len(sums) or not facts.steps.count:
+        return []
+    first = sums[sums["rank"] == sums["rank"].iloc[0]]
+    lengths = (first["end_ns"] - first["start_ns"]).to_numpy()
+    mean, median, high = (
+        milliseconds(lengths.mean()),
+        milliseconds(np.median(lengths)),
+        milliseconds(np.quantile(lengths, 0.95)),
+    )
+    return [f"of {len(first)} more steps only sums were recorded: mean {mean}, median {median}, p95 {high}"]
 
 
 def _no_collective(runtime: str) -> str:

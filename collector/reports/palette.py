@@ -26,6 +26,8 @@ def label_of(part: str, breakdown: Breakdown) -> str:
     """What a part is called; communication is `exposed` where the trace shows that nothing else was done meanwhile."""
     if breakdown.on_device and part in DEVICE_LABELS:
         return DEVICE_LABELS[part]
+    if part == IDLE and not breakdown.knows_communication:
+        return "waiting for communication"
     label = LABELS.get(part, part)
     if breakdown.knows_compute:
         return label

@@ -8,6 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...timeline.sampled_format import NO_STEP, Sampling
+
 _log = logging.getLogger("tlkit.runtime")
 
 #: Settings of Horovod that change nothing here, and why.
@@ -68,6 +70,25 @@ def _cores(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
         return ()
 
 
+def _sampling(environment: Mapping[str, str]) -> Sampling | None:
+    """HOROVOD_TIMELINE_LEVEL=steps keeps sums of all steps; HOROVOD_TIMELINE_EVERY=100:5 five steps of each hundred in full."""
+    text = environment.get("HOROVOD_TIMELINE_EVERY", "").strip()
+    if _choice(environment, "HOROVOD_TIMELINE_LEVEL", ("all", "steps")) == "steps":
+        if text:
+            _log.warning("HOROVOD_TIMELINE_EVERY=%s has no effect with HOROVOD_TIMELINE_LEVEL=steps", text)
+        return NO_STEP
+    if not text:
+        return None
+    every, _, whole = text.partition(":")
+    if every.isdigit() and whole.isdigit() and 0 < int(whole) <= int(every):
+        return Sampling(int(every), int(whole))
+    _log.warning(
+        "HOROVOD_TIMELINE_EVERY=%s is not of the form 100:5 (5 steps of every 100): all steps are recorded in full",
+        text,
+    )
+    return None
+
+
 def warn_of_ineffective(environment: Mapping[str, str] = os.environ) -> None:
     """Say which settings that are on do nothing here."""
     for name, why in _INEFFECTIVE.items():
@@ -84,6 +105,8 @@ class Config:
     mark_cycles: bool = False
     timeline_format: str = "tlkit"
     """`tlkit`, or `horovod` for Horovod's own file, on rank 0 alone."""
+    sampling: Sampling | None = None
+    """Which steps a timeline holds in full; None for all."""
     fusion_threshold_nbytes: int = 128 * 1024 * 1024
     cycle_time_s: float = 0.001
     cache_capacity: int = 1024
@@ -117,6 +140,7 @@ class Config:
             timeline=environment.get("HOROVOD_TIMELINE"),
             mark_cycles=_flag(environment, "HOROVOD_TIMELINE_MARK_CYCLES"),
             timeline_format=_choice(environment, "HOROVOD_TIMELINE_FORMAT", ("tlkit", "horovod")),
+            sampling=_sampling(environment),
             fusion_threshold_nbytes=int(_number(environment, "HOROVOD_FUSION_THRESHOLD", 128 * 1024 * 1024)),
             cycle_time_s=_number(environment, "HOROVOD_CYCLE_TIME", 1.0) / 1e3,
             cache_capacity=int(_number(environment, "HOROVOD_CACHE_CAPACITY", 1024)),

@@ -10,7 +10,8 @@ from typing import Any, Final
 from ...timeline import recorder
 from ...timeline.errors import TraceError
 from ...timeline.horovod_format import HorovodFormat
-from ...timeline.shard_format import Call, ShardFormat, ShardHeader, TensorLife, describe_calls
+from ...timeline.sampled_format import NO_STEP, format_for
+from ...timeline.shard_format import Call, ShardHeader, TensorLife, describe_calls
 from ...timeline.shard_writer import ShardWriter, restart_path, shard_path
 from ...timeline.vocabulary import SYNCHRONIZE, Category
 from . import calls, elastic_client, logs
@@ -163,7 +164,7 @@ class Engine:
             ValueError: a tensor of the same name is in flight.
             HorovodInternalError: the runtime has been shut down.
         """
-        if recorder.is_timeline_on():
+        if recorder.keeps_tensors():
             flow = recorder.in_compute_span()
             if call is None:
                 call = calls.current(blocking=waits, above=_ABOVE_SUBMIT)
@@ -217,11 +218,12 @@ class Engine:
         if as_horovod and self.topology.rank:
             self.control.records_elsewhere = True
             return
-        writer = ShardWriter(target, self._header(), make_format=HorovodFormat if as_horovod else ShardFormat)
+        make_format = HorovodFormat if as_horovod else format_for(self.config.sampling)
+        writer = ShardWriter(target, self._header(), make_format=make_format)
         writer.pending_lives = self._pending_lives
         recorder.start_timeline(writer)
         self.control.mark_cycles = mark_cycles
-        if self.config.sample_interval_s and not as_horovod:
+        if self.config.sample_interval_s and not as_horovod and self.config.sampling != NO_STEP:
             self._stop_sampling()
             self._stop_sampler = self._binding.sample(self.config.sample_interval_s, self.topology.local_rank)
 

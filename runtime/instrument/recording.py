@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from ...timeline import recorder
 from ...timeline.errors import RuntimeFailure, TraceError, UsageError
+from ...timeline.sampled_format import NO_STEP, format_for
 from ...timeline.shard_writer import ShardWriter, restart_path, shard_path
 from ..core import engine, logs
 from ..core.config import Config
@@ -71,7 +72,7 @@ class Recording:
     def _start(self, config: Config, writer: ShardWriter | None, local_rank: int) -> None:
         if writer is not None:
             recorder.start_timeline(writer)
-            if config.sample_interval_s:
+            if config.sample_interval_s and config.sampling != NO_STEP:
                 index = own_device.index_for_nvml()
                 self._sampler = Sampler(config.sample_interval_s, local_rank=local_rank, device=index)
                 self._sampler.start()
@@ -154,7 +155,7 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
     target = shard_path(restart_path(path, 0 if timeline is not None else _times_begun()), rank)
     _current = recording = Recording(rank, size, target, run)
     try:
-        recording._start(config, ShardWriter(target, header), local_rank)  # noqa: SLF001  its maker
+        recording._start(config, ShardWriter(target, header, make_format=format_for(config.sampling)), local_rank)  # noqa: SLF001  its maker
     except TraceError as error:  # the training goes on
         _log.error("%s", error)
         recording.path = _current = None

@@ -15,6 +15,8 @@ from tlkit.collector import analyze
 from tlkit.timeline import Trace, open_trace
 from tlkit.timeline.conformance import check_trace_events
 
+from .ranks import free_port
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 CNN = REPOSITORY / "samples" / "train_cnn.py"
 FAULTY = REPOSITORY / "benchmarks" / "diagnosis" / "train.py"
@@ -214,3 +216,55 @@ def test_a_plain_horovod_script_runs_unchanged_however_it_is_started(launcher: l
     assert "rank 1 of 2 done" in done.stdout
     assert trace.meta.ranks == (0, 1)
     assert len(trace.steps) == 2 * 12
+
+
+SLOW_RANK = ("--steps", "24", "--fault", "slow-forward:rank=1,ms=60")
+
+
+@pytest.mark.parametrize("launcher", ["ours", "torchrun"])
+def test_sums_of_steps_alone_name_the_slow_rank(tmp_path: Path, launcher: str) -> None:
+    """HOROVOD_TIMELINE_LEVEL=steps: a few kilobytes, and the verdict of the full recording, under hvd and under DDP."""
+    timeline = tmp_path / "t.json"
+    environment = {"HOROVOD_TIMELINE": str(timeline), "HOROVOD_TIMELINE_LEVEL": "steps"}
+    if launcher == "ours":
+        run(
+            [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", sys.executable, str(FAULTY), *SLOW_RANK],
+            **environment,
+        )
+    else:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        command = [
+            *torchrun,
+            "--master-port",
+            str(free_port()),
+            str(FAULTY),
+            *SLOW_RANK,
+            "--ddp",
+            str(tmp_path),
+            "--instrument",
+        ]
+        run(command, **environment)
+    analysis = analyze(timeline)
+
+    assert timeline.stat().st_size < 8000
+    assert not analysis.trace.meta.knows_order
+    assert analysis.verdict.class_ == "straggler"
+    assert analysis.verdict.ranks == (1,)
+    assert analysis.verdict.predicted_gain > 0.1
+
+
+def test_sampled_steps_are_no_gap(tmp_path: Path) -> None:
+    """HOROVOD_TIMELINE_EVERY=8:3: what lies between the steps in full is nobody's fault, and is in nobody's blame."""
+    timeline = tmp_path / "t.json"
+    run(
+        [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", sys.executable, str(FAULTY), *SLOW_RANK],
+        HOROVOD_TIMELINE=str(timeline),
+        HOROVOD_TIMELINE_EVERY="8:3",
+    )
+    analysis = analyze(timeline)
+
+    assert sorted(set(analysis.trace.steps["step"])) == [0, 1, 2, 8, 9, 10, 16, 17, 18]
+    assert len(analysis.trace.sums) == 2 * (24 - 9)
+    assert ("slow-forward", (1,)) in [(finding.cause, finding.ranks) for finding in analysis.findings]
+    assert int(analysis.blame["ns"].sum()) == int(analysis.facts.steps.job_ns.sum())
+    assert any("of 15 more steps only sums were recorded" in note for note in analysis.notes)

@@ -14,6 +14,7 @@ from ..ending import RankEnd
 from ..errors import TraceError
 from ..scanning import scan_all
 from ..source import Source
+from ..step_sums import PARTS
 from ..trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
@@ -21,6 +22,7 @@ from ..trace import (
     MESSAGE_COLUMNS,
     SPAN_COLUMNS,
     STEP_COLUMNS,
+    SUM_COLUMNS,
     TENSOR_COLUMNS,
     Clock,
     RankClock,
@@ -31,6 +33,7 @@ from ..vocabulary import Category
 from .base import Progress, count_up
 from .tlkit_events import INTEGERS, TEXTS, UNKNOWN_NS
 from .tlkit_shard import Shard
+from .tlkit_sums import KNOWN_OF_SUMS
 
 NAME: Final = "tlkit"
 
@@ -38,7 +41,7 @@ NAME: Final = "tlkit"
 _MOST_NAMED: Final = 10
 
 #: Columns of ns that are no moments.
-_LENGTHS: Final = {"dur_ns", "copy_ns"}
+_LENGTHS: Final = {"dur_ns", "copy_ns", *(f"{part}_ns" for part in PARTS)}
 
 
 def sniff(head: bytes) -> bool:
@@ -78,7 +81,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         """On the run's clock, from its first event; -1 for what is unknown."""
         return np.where(times == UNKNOWN_NS, -1, align(times) - first_ns)
 
-    names = ("spans", "collectives", "tensors", "steps", "counters", "messages")
+    names = ("spans", "collectives", "tensors", "steps", "counters", "messages", "sums")
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     arrivals: dict[tuple[int, int, int], int] = {}
     first_args = 0
@@ -113,6 +116,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         steps=assemble(STEP_COLUMNS, tables["steps"]),
         counters=assemble(COUNTER_COLUMNS, tables["counters"]),
         messages=assemble(MESSAGE_COLUMNS, tables["messages"]),
+        sums=assemble(SUM_COLUMNS, tables["sums"]),
         raw_args=FileArgs.of_events((shard.source, shard.events, shard.arg_rows) for shard in shards),
     )
 
@@ -164,6 +168,7 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> T
         missing = list(islice((rank for rank in range(size) if rank not in ranks), _MOST_NAMED))
         more = ", …" if size - len(ranks) > len(missing) else ""
         notes.append(f"{size - len(ranks)} of {size} ranks have no shard here: {', '.join(map(str, missing))}{more}")
+    knows_order = all(shard.knows_order for shard in shards)
     dropped: Counter[str] = sum((shard.source.dropped for shard in shards), Counter())
     return TraceMeta(
         format=NAME,
@@ -177,7 +182,7 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> T
             uncertainty_ns=max(header.uncertainty_ns for header in headers),
             ranks={shard.header.rank: _rank_clock(shard) for shard in shards},
         ),
-        known_categories=frozenset(Category),
+        known_categories=frozenset(Category) if knows_order else KNOWN_OF_SUMS,
         runtime="torch" if any(header.runtime == "torch" for header in headers) else "horovod",
         hosts={header.rank: header.host for header in headers},
         local_ranks={header.rank: header.local_rank for header in headers},
@@ -185,5 +190,6 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> T
         largest_gradient=next((shard.largest_gradient for shard in shards if shard.largest_gradient), None),
         notes=tuple(notes),
         epoch_unix_ns=next((header.origin_unix_ns + first_ns for header in headers if header.rank == 0), 0),
+        knows_order=knows_order,
         ends=ends,
     )

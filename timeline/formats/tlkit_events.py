@@ -12,6 +12,7 @@ import numpy as np
 from ..args import FileArgs
 from ..columns import Times
 from ..errors import TraceError
+from ..sampled_format import STEPS_EVENT
 from ..scanning import Events, decode_args
 from ..source import Source
 from ..trace import MAX_RANKS
@@ -30,6 +31,7 @@ KIND_OF_NAME: Final = {kind.upper(): kind for kind in COLLECTIVE_KINDS}
 _LIFE: Final = np.frombuffer(b"bbebebee", np.uint8)
 #: Characters of an error that are kept.
 MAX_ERROR: Final = 500
+_METADATA: Final = {"tlkit_shard", "tlkit_clock", "tlkit_model", STEPS_EVENT, "tlkit_end"}
 _KNOWN_PHASES: Final = np.frombuffer(b"XbeBECMsftin", np.uint8)
 
 
@@ -92,6 +94,8 @@ class ShardEvents:
         self.clock_readings: list[tuple[int, int]] = []
         """When the clock's offset was measured again, and what it was."""
         self.largest_gradient: tuple[str, int, int] | None = None
+        self.told_sums: list[tuple[int, dict[str, Any]]] = []
+        """When steps began of which only sums are told, and what is told."""
         self.names: list[str] = events.texts["name"]
         self.thread_of = np.array(
             [value if isinstance(value, int) and abs(value) < 2**31 else -1 for value in events.texts["thread"]]
@@ -124,11 +128,7 @@ class ShardEvents:
 
     def _read_metadata(self) -> None:
         events = self.events
-        rows = [
-            row
-            for row in self.rows_of("M").tolist()
-            if self.names[events.name[row]] in {"tlkit_shard", "tlkit_clock", "tlkit_model", "tlkit_end"}
-        ]
+        rows = [row for row in self.rows_of("M").tolist() if self.names[events.name[row]] in _METADATA]
         texts = FileArgs.of_events([(self.source, events, np.array(rows, np.int64))])
         for number, row in enumerate(rows):
             args, name = decode_args(texts[number]), self.names[events.name[row]]
@@ -136,6 +136,8 @@ class ShardEvents:
                 self.header = header_of(args, self.source)
             elif name == "tlkit_clock":
                 self.clock_readings.append((int(events.start[row]), integer(args.get("offset_ns"), 0)))
+            elif name == STEPS_EVENT:
+                self.told_sums.append((int(events.start[row]), args))
             elif name == "tlkit_model":
                 nbytes, all_nbytes = integer(args.get("largest_bytes"), 0), integer(args.get("gradient_bytes"), 0)
                 if 0 < nbytes <= all_nbytes:

@@ -25,6 +25,7 @@ from ..vocabulary import (
 )
 from .tlkit_calls import blocking_at, callers_at, make_messages
 from .tlkit_events import KIND_OF_NAME, UNKNOWN_NS, ShardEvents, integer
+from .tlkit_sums import lay_out, read_sums
 
 Table = dict[str, Any]
 """Columns by name: arrays, or `Encoded` for texts."""
@@ -55,11 +56,23 @@ class Shard(ShardEvents):
         super().__init__(source, events)
         self.told_arrivals: list[tuple[int, int, int]] = []
         """Row of `collectives`, rank, and when that rank arrived."""
+        self.sums, bad = read_sums(self.told_sums)
+        self.drop("sums_without_sense", bad)
         self.steps = self._make_steps()
+        self.knows_order = bool(len(self.steps["step"])) or not len(self.sums["step"])
+        if not self.knows_order:
+            self._forget_order()
         self.counters = self._make_counters()
         self.tensors = self._make_tensors()
-        self.spans = self._make_spans()
+        self.spans = self._make_spans() if self.knows_order else lay_out(self.sums)
         self.collectives = self._make_communication()
+
+    def _forget_order(self) -> None:
+        """No step was recorded in full: what there is of spans is no step's, and the steps are those of the sums."""
+        self.complete = self.complete[:0]
+        self.edges = [(begin, end) for begin, end in self.edges if end < 0]
+        self.steps = {name: self.sums[name] for name in ("step", "start_ns", "end_ns")}
+        self.arg_rows = np.zeros(0, np.int64)
 
     def _make_tensors(self) -> Table:
         events, lives = self.events, self.lives

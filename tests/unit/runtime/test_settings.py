@@ -11,6 +11,7 @@ from tlkit.runtime.core import logs
 from tlkit.runtime.core.config import Config
 from tlkit.runtime.core.topology import Topology, read_launched
 from tlkit.timeline.errors import UsageError
+from tlkit.timeline.sampled_format import NO_STEP, Sampling
 
 
 def test_settings_have_horovods_defaults() -> None:
@@ -44,6 +45,28 @@ def test_settings_are_read_and_nonsense_is_a_warning(caplog: pytest.LogCaptureFi
         "HOROVOD_FUSION_THRESHOLD",
         "HOROVOD_CACHE_CAPACITY",
     ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected", "warnings"),
+    [
+        ({}, None, 0),
+        ({"HOROVOD_TIMELINE_LEVEL": "all"}, None, 0),
+        ({"HOROVOD_TIMELINE_LEVEL": "steps"}, NO_STEP, 0),
+        ({"HOROVOD_TIMELINE_LEVEL": "steps", "HOROVOD_TIMELINE_EVERY": "100:5"}, NO_STEP, 1),
+        ({"HOROVOD_TIMELINE_EVERY": "100:5"}, Sampling(100, 5), 0),
+        ({"HOROVOD_TIMELINE_EVERY": "5:100"}, None, 1),
+        ({"HOROVOD_TIMELINE_EVERY": "100"}, None, 1),
+        ({"HOROVOD_TIMELINE_EVERY": "100:0"}, None, 1),
+        ({"HOROVOD_TIMELINE_LEVEL": "some"}, None, 1),
+    ],
+)
+def test_which_steps_are_recorded_in_full(
+    environment: dict[str, str], expected: Sampling | None, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All, none, or some of many; what makes no sense records all, and says so."""
+    assert Config.from_environment(environment).sampling == expected
+    assert len(caplog.records) == warnings
 
 
 @pytest.mark.parametrize(
