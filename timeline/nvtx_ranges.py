@@ -45,21 +45,25 @@ class NvtxRanges:
         self._cache = threading.local()
         self._pop = domain.pop_range
         self._push = domain.push_range
+        self._started: set[Any] = set()
 
-    def _attributes(self, category: Category, name: str, payload: int) -> Any:
+    def _attributes(self, category: Category, name: str, payload: int | None) -> Any:
         try:
             by_name = self._cache.by_name
         except AttributeError:
             by_name = self._cache.by_name = {}
-        attributes = by_name.get(name)
+        # A range without a number carries none, rather than a 0 that looks like one.
+        key = name if payload is None else (name,)
+        attributes = by_name.get(key)
         if attributes is None:
-            attributes = by_name[name] = self._domain.get_event_attributes(
-                message=name, color=argb(category), category=str(category), payload=0
+            attributes = by_name[key] = self._domain.get_event_attributes(
+                message=name, color=argb(category), category=str(category), payload=payload
             )
-        attributes.payload = payload
+        if payload is not None:
+            attributes.payload = payload
         return attributes
 
-    def push(self, category: Category, name: str, payload: int = 0) -> None:
+    def push(self, category: Category, name: str, payload: int | None = None) -> None:
         """Open a range on this thread.  `payload`: bytes, step or worker, whatever number the span has."""
         self._push(self._attributes(category, name, payload))
 
@@ -67,17 +71,28 @@ class NvtxRanges:
         """Close the innermost range of this thread."""
         self._pop()
 
-    def start(self, category: Category, name: str, payload: int = 0) -> Any:
+    def start(self, category: Category, name: str, payload: int | None = None) -> Any:
         """Open a range that may overlap others and may end on another thread; returns what `stop` takes."""
-        return self._domain.start_range(self._attributes(category, name, payload))
+        handle = self._domain.start_range(self._attributes(category, name, payload))
+        self._started.add(handle)
+        return handle
 
     def stop(self, handle: Any) -> None:
-        """Close a range opened by `start`."""
+        """Close a range opened by `start`; nothing to do if `close` has."""
+        try:
+            self._started.remove(handle)
+        except KeyError:
+            return
         self._domain.end_range(handle)
 
+    def close(self) -> None:
+        """Close what `start` has opened: a tool would have it last until the process ends."""
+        for handle in tuple(self._started):
+            self.stop(handle)
 
-def _domain_past_the_gate(nvtx: Any) -> Any:
-    """A domain for tools that predate the question which `nvtx` asks before it hands one out.
+
+def _new_domain(nvtx: Any) -> Any:
+    """Our domain, made without asking the tool whether it wants one.
 
     Since nvtx 0.2.12 `get_domain` asks the tool through NVTX's payload extension whether the domain is enabled.  Nsight
     Systems 2022 and 2023 do not know that question, so it answers with a `DummyDomain` and every range vanishes silently.
@@ -91,8 +106,13 @@ def _domain_past_the_gate(nvtx: Any) -> Any:
     return domain
 
 
-def open_nvtx() -> NvtxRanges | None:
-    """Ranges if a tool is attached and NVTX is not disabled, else None."""
+def open_nvtx(*, forked: bool = False) -> NvtxRanges | None:
+    """Ranges if a tool is attached and NVTX is not disabled, else None.
+
+    Args:
+        forked: whether this process may have been forked from one that has ranges: the tool knows nothing here of names that
+            it was told there, so they are said again.
+    """
     if _is_disabled_by_environment():
         return None
     try:
@@ -100,8 +120,7 @@ def open_nvtx() -> NvtxRanges | None:
     except ImportError:
         return None
     domain = nvtx.get_domain(DOMAIN_NAME)
-    if type(domain).__name__ == "DummyDomain":
-        if not os.environ.get("NVTX_INJECTION64_PATH"):
-            return None
-        domain = _domain_past_the_gate(nvtx)
-    return NvtxRanges(domain)
+    is_dummy = type(domain).__name__ == "DummyDomain"
+    if is_dummy and not os.environ.get("NVTX_INJECTION64_PATH"):
+        return None
+    return NvtxRanges(_new_domain(nvtx) if is_dummy or forked else domain)

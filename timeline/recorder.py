@@ -59,6 +59,9 @@ class _State:
 
 _state = _State()
 
+at_stop: Final[list[Callable[[ShardWriter], None]]] = []
+"""Called with every timeline that has been closed."""
+
 _spans: Final = Spans(
     tids=LANE_TIDS,
     compute=LaneKind.COMPUTE,
@@ -98,17 +101,19 @@ def nvtx() -> NvtxRanges | None:
     return _state.nvtx
 
 
-def start_nvtx() -> None:
-    """Attach to the tool that listens, if there is one."""
-    if _state.nvtx is None:
-        _state.nvtx = open_nvtx()
+def start_nvtx(*, of_worker: bool = False) -> None:
+    """Attach to the tool that listens, if there is one; in a worker, which may have been forked, in any case anew."""
+    if _state.nvtx is None or of_worker:
+        _state.nvtx = open_nvtx(forked=of_worker)
         _spans.use_nvtx(_state.nvtx)
 
 
 def stop_nvtx() -> None:
-    """Forget the tool; ranges that are open stay with it."""
-    _state.nvtx = None
+    """Forget the tool.  Ranges of threads that are open stay with it; steps and collectives end here."""
+    nvtx, _state.nvtx = _state.nvtx, None
     _spans.use_nvtx(None)
+    if nvtx is not None:
+        nvtx.close()
 
 
 def use_device(device: Device | None) -> None:
@@ -147,6 +152,8 @@ def stop_timeline() -> None:
         writer.close()
         _state.writer = None
         _spans.record_into(None)
+        for callback in tuple(at_stop):
+            callback(writer)
 
 
 def add_drain(callback: Callable[[], None]) -> None:
@@ -253,6 +260,7 @@ __all__ = [
     "Device",
     "OpenSpan",
     "add_drain",
+    "at_stop",
     "begin",
     "begin_step",
     "complete",

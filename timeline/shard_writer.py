@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from .errors import TraceError
 from .horovod_format import HorovodFormat
 from .recording import Queue, TensorLife
+from .shard_file import close_shard, open_shard
 from .shard_format import ShardFormat, ShardHeader
 from .vocabulary import WORKER_TID
 
@@ -39,26 +39,6 @@ def uncaught() -> str:
     return "" if error is None or hasattr(sys, "ps1") else f"{type(error).__name__}: {error}"[:MAX_ERROR]
 
 
-def shard_path(base: str | Path, rank: int) -> Path:
-    """Where rank `rank` writes when the user asked for `base`: rank 0 there, the others beside it.
-
-    >>> shard_path("run/t.json", 2).name
-    't.rank2.json'
-    """
-    path = Path(base)
-    return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
-
-
-def restart_path(base: str | Path, restarts: int) -> Path:
-    """Where a run writes that has begun anew, so that what was recorded before is kept.
-
-    >>> restart_path("run/t.json", 1).name
-    't.restart1.json'
-    """
-    path = Path(base)
-    return path.with_name(f"{path.stem}.restart{restarts}{path.suffix}") if restarts else path
-
-
 class ShardWriter:
     """One shard that is being written.
 
@@ -77,7 +57,8 @@ class ShardWriter:
         Args:
             make_format: what turns records into lines.
         """
-        self.path = Path(path)
+        self.wanted = self.path = Path(path)
+        """Where it was to be written, and where it is."""
         self.header = header
         self.pending_lives: Callable[[], list[tuple[TensorLife, int]]] = list
         """Tensors that wait for other ranks, with their process set; asked at a flush."""
@@ -101,13 +82,7 @@ class ShardWriter:
         Raises:
             TraceError: the file cannot be opened.
         """
-        try:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise TraceError(
-                f"cannot write the timeline {self.path}: {error.strerror}; "
-                "set HOROVOD_TIMELINE to a file in a folder that exists and is writable"
-            ) from error
+        self._fd, self.path = open_shard(self.wanted, self.header.rank, self.header.run_id)
         head = self._format.head()
         self._events = len(head)
         self._write(("[\n" + "".join(head)).encode())
@@ -217,7 +192,7 @@ class ShardWriter:
         if text:
             self._write(text.encode(), final=final)
         if final and self._fd >= 0:
-            os.close(self._fd)
+            close_shard(self._fd)
             self._fd = -1
 
     def _write_queue(self) -> None:
@@ -273,5 +248,5 @@ class ShardWriter:
             self.path,
             error.strerror,
         )
-        os.close(self._fd)
+        close_shard(self._fd)
         self._fd = -1

@@ -9,15 +9,20 @@ and `tlkit.dashboard`.
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # as in typing, which is not to be imported with every interpreter
+if TYPE_CHECKING:
+    from .runtime.instrument.profiling import trace_handler as trace_handler
+    from .runtime.instrument.recording import instrument as instrument
+else:
 
-def __getattr__(name: str) -> object:
-    """Functions that need torch, imported when they are asked for."""
-    if name == "instrument":
-        from .runtime.instrument.recording import instrument  # noqa: PLC0415
+    def __getattr__(name: str) -> object:
+        """Functions that need torch, imported when they are asked for."""
+        if name == "instrument":
+            from .runtime.instrument.recording import instrument  # noqa: PLC0415
 
-        return instrument
-    if name == "trace_handler":
-        from .runtime.instrument.profiling import trace_handler  # noqa: PLC0415
+            return instrument
+        if name == "trace_handler":
+            from .runtime.instrument.profiling import trace_handler  # noqa: PLC0415
 
-        return trace_handler
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return trace_handler
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

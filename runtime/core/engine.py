@@ -11,8 +11,9 @@ from ...timeline import recorder
 from ...timeline.errors import TraceError
 from ...timeline.horovod_format import HorovodFormat
 from ...timeline.sampled_format import NO_STEP, format_for
+from ...timeline.shard_file import check_base, restart_path, shard_path
 from ...timeline.shard_format import Call, ShardHeader, TensorLife, describe_calls
-from ...timeline.shard_writer import ShardWriter, restart_path, shard_path
+from ...timeline.shard_writer import ShardWriter
 from ...timeline.vocabulary import SYNCHRONIZE, Category
 from . import calls, elastic_client, logs
 from .addresses import own_address
@@ -209,9 +210,10 @@ class Engine:
         Raises:
             TraceError: the file cannot be written.
         """
+        check_base(path)
         target = shard_path(path, self.topology.rank)
         running = recorder.timeline()
-        if running is not None and running.path == target:
+        if running is not None and running.wanted == target:
             _log.info("the timeline %s is being written already", target)
             return
         as_horovod = self.config.timeline_format == "horovod"
@@ -268,6 +270,7 @@ class Engine:
         finally:
             self._stop_sampling()
             recorder.stop_timeline()
+            recorder.stop_nvtx()
             self._executor.groups.clear()
             # Rank 0's store listens at an address that the next `init` will want.
             self._store = None

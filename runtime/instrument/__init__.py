@@ -8,6 +8,7 @@ from . import (
     copies,
     data,
     device_time,
+    empty,
     functional_collectives,
     garbage,
     model,
@@ -19,13 +20,15 @@ from .optimizer import optimizer_span
 from .steps import tracker
 
 _log = logging.getLogger("tlkit.instrument")
-_PARTS = (data, model, optimizer, copies, device_time, garbage)
+_PARTS = (data, model, optimizer, copies, device_time, garbage, empty)
 _COLLECTIVES = (torch_collectives, functional_collectives, torch_messages)
 _installed: list[Any] = []
 
 
 def install(*, collectives: bool = False) -> None:
-    """Instrument torch in this process; the calling thread is the training thread.  Does nothing the second time.
+    """Instrument torch in this process; the calling thread is the training thread.
+
+    The second time only the steps are counted anew.
 
     Args:
         collectives: whether those of torch.distributed are recorded, for trainings that do not use our `hvd`.
@@ -33,6 +36,7 @@ def install(*, collectives: bool = False) -> None:
     A part that cannot be instrumented, as in a future torch, is reported once and left out.
     """
     recorder.mark_training_thread()
+    tracker.forget()
     for part in (*_PARTS, *(_COLLECTIVES if collectives else ())):
         if part in _installed:
             continue

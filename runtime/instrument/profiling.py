@@ -12,8 +12,8 @@ import msgspec
 import torch.distributed as dist
 
 from ...timeline import recorder
-from ...timeline.errors import UsageError
 from ...timeline.merging import Beside
+from ...timeline.shard_file import private_opener
 from ...timeline.shard_format import ShardHeader
 from ..core.topology import read_launched
 
@@ -31,8 +31,7 @@ def trace_handler(path: str | os.PathLike[str] | None = None) -> Callable[[Any],
     Args:
         path: a name like that of a timeline; None for the timeline that is being written when the profiler is ready.
 
-    Raises:
-        UsageError: when the profiler is ready: neither a path nor a timeline is there.
+    A profile that cannot be written, for lack of a place or of a folder, is logged, and the training goes on.
     """
     cycles = 0
 
@@ -47,13 +46,19 @@ def trace_handler(path: str | os.PathLike[str] | None = None) -> Callable[[Any],
         elif writer is not None:
             base = _first_shard(writer.path, rank)
         else:
-            raise UsageError(
-                "tlkit.trace_handler() has no place to write to: give it a path, or record a timeline meanwhile"
-            )
+            _log.error("tlkit.trace_handler() has no place to write to: give it a path, or record a timeline meanwhile")
+            return
         number = "" if cycles == 1 else str(cycles)
         target = base.with_name(f"{base.stem}.profile{number}.rank{rank}.json")
-        _export(profiler, target, header)
-        _log.info("the profile of rank %d is in %s", rank, target)
+        try:
+            _export(profiler, target, header)
+        except Exception as error:  # whatever torch raises, as a RuntimeError for a folder that is missing
+            reason = getattr(error, "strerror", None) or str(error).partition("\n")[0][:200]
+            _log.error(
+                "the profile %s cannot be written (%s): name a folder that exists and is writable", target, reason
+            )
+        else:
+            _log.info("the profile of rank %d is in %s", rank, target)
 
     return handle
 
@@ -75,7 +80,7 @@ def _export(profiler: Any, target: Path, header: ShardHeader | None) -> None:
         if header is None:
             raw.replace(target)
             return
-        with raw.open("rb") as source, ready.open("wb") as file:
+        with raw.open("rb") as source, open(ready, "wb", opener=private_opener) as file:
             begun = source.read(_COPIED_AT_ONCE)
             before, brace, after = begun.partition(b"{")
             file.write(before + brace + b'"tlkit": ' + msgspec.json.encode(_beside(header)) + b"," + after)

@@ -22,14 +22,16 @@ from torch._C._distributed_c10d import PrefixStore
 from ...timeline import recorder
 from ...timeline.errors import RuntimeFailure, TraceError, UsageError
 from ...timeline.sampled_format import NO_STEP, format_for
-from ...timeline.shard_writer import ShardWriter, restart_path, shard_path
+from ...timeline.shard_file import check_base, restart_path, shard_path
+from ...timeline.shard_writer import ShardWriter
 from ..core import engine, logs
 from ..core.config import Config
 from ..core.control.clock_sync import EXCHANGES, SAME_CLOCK, ClockOffset, offset_of, settle
 from ..core.shard_header import Run, shard_header
 from ..core.topology import boot_id, read_launched
-from . import install, own_device, uninstall
+from . import install, late_ranks, own_device, uninstall
 from .samplers import Sampler
+from .steps import tracker
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -55,6 +57,7 @@ class Recording:
         """This rank's shard; None while no timeline is written."""
         self.run = run
         self._sampler: Sampler | None = None
+        self.writer: ShardWriter | None = None
 
     def stop(self) -> None:
         """Finish the shard and take the instruments out.  Nothing to do the second time."""
@@ -63,6 +66,7 @@ class Recording:
             return
         _current = None
         atexit.unregister(self.stop)
+        late_ranks.forget()
         if self._sampler is not None:
             self._sampler.stop()
         recorder.stop_timeline()
@@ -72,6 +76,7 @@ class Recording:
     def _start(self, config: Config, writer: ShardWriter | None, local_rank: int) -> None:
         if writer is not None:
             recorder.start_timeline(writer)
+            self.writer, self.path = writer, writer.path
             if config.sample_interval_s and config.sampling != NO_STEP:
                 index = own_device.index_for_nvml()
                 self._sampler = Sampler(config.sample_interval_s, local_rank=local_rank, device=index)
@@ -115,7 +120,7 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
     Raises:
         UsageError: the launcher started several ranks, and they have not met yet.
     """
-    global _current, _recordings  # noqa: PLW0603  one recording a process
+    global _current  # noqa: PLW0603  one recording a process
     if _current is not None:
         return _current
     launched = read_launched()
@@ -138,28 +143,70 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
             _current = recording
             recording._start(config, None, 0)  # noqa: SLF001  its maker
         return recording
+    recording = Recording(rank, size, None, None)
+    _record(recording, path, config, named=timeline is not None)
+    if not met and recording.path is not None:
+        late_ranks.when_met(lambda: _record_as_rank(recording, path, config, named=timeline is not None))
+    return recording
+
+
+def _record(recording: Recording, path: str, config: Config, *, named: bool) -> None:
+    """Record into a file; one that cannot be made is logged.
+
+    Args:
+        recording: which begins with that.
+        named: whether the script named the file, and means that one; HOROVOD_TIMELINE is a name for several.
+
+    Raises:
+        RuntimeFailure: the other ranks do not call.
+    """
+    global _current, _recordings  # noqa: PLW0603  one recording a process
     _recordings += 1
+    rank, size = recording.rank, recording.size
     run, clock = _agree(rank, size, _recordings)
-    local_rank = launched.local_rank if launched.local_rank is not None else rank
+    local_rank = read_launched().local_rank
     header = shard_header(
         run,
         rank=rank,
         size=size,
-        local_rank=local_rank,
+        local_rank=rank if local_rank is None else local_rank,
         clock=clock,
         device=own_device.kind(),
         versions=own_device.versions(),
         runtime="torch",
     )
-    # A script that names the file means that file.
-    target = shard_path(restart_path(path, 0 if timeline is not None else _times_begun()), rank)
-    _current = recording = Recording(rank, size, target, run)
+    target = shard_path(restart_path(path, 0 if named else _times_begun()), rank)
+    _current, recording.run = recording, run
     try:
-        recording._start(config, ShardWriter(target, header, make_format=format_for(config.sampling)), local_rank)  # noqa: SLF001  its maker
+        check_base(path)
+        writer = ShardWriter(target, header, make_format=format_for(config.sampling))
+        recording._start(config, writer, header.local_rank)  # noqa: SLF001  its maker
     except TraceError as error:  # the training goes on
         _log.error("%s", error)
         recording.path = _current = None
-    return recording
+
+
+def _record_as_rank(alone: Recording, path: str, config: Config, *, named: bool) -> None:
+    """The process that recorded as the only one turns out to be one of several ranks: they record together from here.
+
+    What it has recorded alone is kept if there is a training step in it.
+    """
+    global _recordings  # noqa: PLW0603  one recording a process
+    if _current is not alone or dist.get_world_size() == 1:
+        return
+    writer = alone.writer
+    uninstall()
+    alone.stop()
+    if writer is not None and not tracker.steps_of(writer):
+        writer.path.unlink(missing_ok=True)
+        _recordings -= 1
+    alone.rank, alone.size = dist.get_rank(), dist.get_world_size()
+    recorder.start_nvtx()
+    try:
+        with late_ranks.patience():
+            _record(alone, path, config, named=named)
+    except RuntimeFailure as error:
+        _log.error("%s; rank %d is not recorded", error, alone.rank)
 
 
 def _times_begun() -> int:

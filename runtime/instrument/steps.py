@@ -32,17 +32,29 @@ class StepTracker:
         self._number = 0
         self._marker = 0
         self._silent = 0
+        self._recorded = 0
         self._writer: ShardWriter | None = None
         self._range: Any = None
         self._captured = _steps_to_capture()
 
+    def steps_of(self, writer: ShardWriter) -> int | None:
+        """Steps that this timeline has, the one that is written or was last; None if the training did nothing meanwhile."""
+        return self._recorded if self._writer is writer else None
+
+    def forget(self) -> None:
+        """Another recording begins: its first step is step 0."""
+        self._start_ns = self._writer = self._range = None
+        self._number = self._recorded = self._marker = self._silent = 0
+
     def touch(self) -> None:
         """The training does something: the first sign of a step, if none is under way."""
-        if self._start_ns is None or self._writer is not recorder.timeline():
+        if self._follow() or self._start_ns is None:
             self._begin(recorder.now_ns())
 
     def optimizer_stepped(self, optimizer: object) -> None:
         """An optimizer has stepped: the end of a step, if it is the one that marks them."""
+        if self._follow():
+            self._start_ns = None  # a step that began before this timeline did is not whole
         if not self._marker or self._silent >= PATIENCE:
             self._marker = id(optimizer)
         if id(optimizer) != self._marker:
@@ -50,16 +62,24 @@ class StepTracker:
             return
         self._silent = 0
         end_ns = recorder.now_ns()
-        # A step that began before this timeline did is not whole.
-        if self._start_ns is not None and self._writer is recorder.timeline():
+        if self._start_ns is not None:
             recorder.complete(LaneKind.STEPS, "step", STEP, self._start_ns, end_ns, {"step": self._number})
             recorder.end_step(end_ns)
+            self._recorded += 1
         self._number += 1
         self._begin(end_ns)
 
+    def _follow(self) -> bool:
+        """Whether another timeline is written than before: what marked the steps then may never step again."""
+        writer = recorder.timeline()
+        if self._writer is writer:
+            return False
+        self._writer = writer
+        self._marker = self._silent = self._recorded = 0
+        return True
+
     def _begin(self, at_ns: int) -> None:
         self._start_ns = at_ns
-        self._writer = recorder.timeline()
         recorder.begin_step()
         nvtx = recorder.nvtx()
         if nvtx is not None:

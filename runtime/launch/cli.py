@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +33,9 @@ from .workers import Rank, Workers
 
 #: What a shell answers for a file that is no program, and for a command that it does not find.
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+
+#: File systems round the time of a change.
+_COARSE_S = 2.0
 
 #: Variables of ours that are not for the ranks: functions of the shell, and what another launcher said about its job,
 #: which would make rank 0 wait for that launcher's store.
@@ -69,6 +73,37 @@ def _run(argv: Sequence[str]) -> int:
     settings |= settings_of(arguments)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     hosts = _hosts(arguments)
+    timeline = (inherited | settings).get("HOROVOD_TIMELINE", "")
+    begun_s = time.time()
+    status = _launch(arguments, command, hosts, inherited, settings)
+    if status == 0 and not hosts:  # what ranks write on other hosts is not seen from here
+        _say_if_unrecorded(timeline, begun_s)
+    return status
+
+
+def _say_if_unrecorded(timeline: str, begun_s: float) -> None:
+    """Nobody else notices that no rank has recorded what was asked for."""
+    path = Path(timeline)
+    if timeline in {"", "DYNAMIC"} or not path.parent.is_dir():
+        return  # not asked for; or every rank has said already that it cannot be written
+    written = (found for found in os.scandir(path.parent) if found.name.startswith(path.stem))
+    if any(found.stat().st_mtime >= begun_s - _COARSE_S for found in written):
+        return
+    print(
+        f"tl-run: HOROVOD_TIMELINE={timeline}, and no rank has recorded anything here: the program has to call hvd.init() or "
+        "tlkit.instrument() in every rank",
+        file=sys.stderr,
+    )
+
+
+def _launch(
+    arguments: argparse.Namespace,
+    command: Sequence[str],
+    hosts: Sequence[tuple[str, int]],
+    inherited: dict[str, str],
+    settings: dict[str, str],
+) -> int:
+    """Start the ranks, under Nsight Systems where that is asked for."""
     if arguments.nsys or arguments.nsys_steps or arguments.nsys_args:
         command = _under_nsys(arguments, command, inherited)
         status = _start(arguments, command, hosts, inherited, settings)

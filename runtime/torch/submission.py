@@ -146,7 +146,7 @@ def start_allreduce(
         full_name = f"allreduce.{_unnamed.peek('allreduce', set_id)}"
         known = None
     else:
-        full_name = f"allreduce.{name}"
+        full_name = f"allreduce.{_sendable(name)}"
         record = running.control.member.record(set_id, full_name)
         known = None if record is None else record.request
     if (
@@ -234,10 +234,15 @@ def start_reductions(
     return number
 
 
+def _sendable(name: str) -> str:
+    """A name as it goes to the other ranks: half a character, which UTF-8 cannot hold, is written out."""
+    return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
+
+
 def _names(kind: str, name: str | None, set_id: int, count: int, *, grouped: bool) -> tuple[list[str], str]:
     """Full names of the tensors of a call, and what they begin with."""
     prefix = f"grouped_{kind}" if grouped else kind
-    full_name = f"{prefix}.{name if name is not None else _unnamed.peek(prefix, set_id)}"
+    full_name = f"{prefix}.{_sendable(name) if name is not None else _unnamed.peek(prefix, set_id)}"
     if not grouped:
         return [full_name], prefix
     return [f"{full_name}_{position}of{count}" for position in range(1, count + 1)], prefix

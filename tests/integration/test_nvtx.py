@@ -98,6 +98,9 @@ def test_collectives_carry_their_bytes_and_steps_are_ranges_of_their_own(injecti
 
     assert reduced == 0  # one rank alone has nothing to reduce
     assert steps == list(range(11))
+    # A tool has a range that nobody ends last until the end of the process.
+    begun = {line[4] for line in lines if line[0] == "start"}
+    assert {line[4] for line in lines if line[0] == "end"} == begun
 
 
 def test_ranges_can_be_turned_off(injection: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class Spans:
         name: str,
         lane: LaneKind = LaneKind.COMPUTE,
         args: Args | None = None,
-        payload: int = 0,
+        payload: int | None = None,
     ) -> OpenSpan | None:
         """Open a span on `lane`; hand what this returns to `end`.
 
@@ -102,7 +102,7 @@ class Spans:
         one lane would not nest.  NVTX keeps threads apart by itself and gets them all.
 
         Args:
-            payload: the number that the NVTX range carries (bytes, step, worker).
+            payload: the number that the NVTX range carries (bytes, step, worker); None for none.
         """
         queue, nvtx = self._queue, self._nvtx
         if queue is None and nvtx is None:

@@ -224,7 +224,7 @@ static const char *const BEGIN_NAMES[] = {"category", "name", "lane", "args", "p
 static PyObject *begin_names[5];
 static const char *const END_NAMES[] = {"opened", "args"};
 static PyObject *end_names[2];
-static PyObject *zero, *push_name, *pop_name, *mark_name, *span_name, *add_name;
+static PyObject *push_name, *pop_name, *mark_name, *span_name, *add_name;
 
 static int tid_of(const Spans *self, PyObject *lane) {
     for (int i = 0; i < self->lane_count; i++)
@@ -309,7 +309,7 @@ static PyObject *Spans_begin(Spans *self, PyObject *const *values, Py_ssize_t co
         if (begin_phase(self, opened, is_on_device) < 0) goto failed;
     }
     if (self->nvtx) {
-        PyObject *payload = placed[4] ? placed[4] : zero;
+        PyObject *payload = placed[4] ? placed[4] : Py_None;
         opened->nvtx = Py_NewRef(self->nvtx);
         PyObject *pushed = PyObject_CallMethodObjArgs(opened->nvtx, push_name, category, name, payload, NULL);
         if (!pushed) goto failed;
@@ -595,6 +595,5 @@ int spans_open(void) {
         intern(END_NAMES, end_names, 2) < 0 || intern(TEXTS, names, 5) < 0)
         return -1;
     push_name = names[0], pop_name = names[1], mark_name = names[2], span_name = names[3], add_name = names[4];
-    zero = PyLong_FromLong(0);
-    return zero ? 0 : -1;
+    return 0;
 }

@@ -21,8 +21,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("wheel"), {})
 
 
-def build(folder: Path, environment: dict[str, str]) -> Path:
-    """Build a wheel in `folder`."""
+def build(folder: Path, environment: dict[str, str], function: str = "build_wheel") -> Path:
+    """Build a wheel in `folder`, from `folder`/copy."""
     listed = ["git", "-C", str(REPOSITORY), "ls-files", "-z"]
     names = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split("\0")
     if len(names) < 2:
@@ -34,9 +34,7 @@ def build(folder: Path, environment: dict[str, str]) -> Path:
             target.symlink_to(source.readlink())
         elif source.is_file():
             target.write_bytes(source.read_bytes())
-    script = (
-        f"import sys; sys.path.insert(0, 'packaging'); import tlkit_build; tlkit_build.build_wheel({str(folder)!r})"
-    )
+    script = f"import sys; sys.path.insert(0, 'packaging'); import tlkit_build; tlkit_build.{function}({str(folder)!r})"
     settings = {**os.environ, **environment}
     subprocess.run([sys.executable, "-c", script], cwd=folder / "copy", check=True, capture_output=True, env=settings)
     (built,) = folder.glob("*.whl")
@@ -78,6 +76,44 @@ def test_every_file_of_a_wheel_is_recorded(wheel: Path) -> None:
 
     assert hook.count("\n") == 1
     assert hook.startswith("import ")
+
+
+def test_type_checkers_see_an_editable_install(tmp_path: Path) -> None:
+    """By a line that names a folder with nothing else in it, in a wheel that lists what it holds."""
+    wheel = build(tmp_path, {}, "build_editable")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (record,) = [archive.read(name).decode() for name in names if name.endswith("RECORD")]
+        folder = Path(archive.read("tlkit_editable.pth").decode().strip())
+
+    assert {row[0] for row in csv.reader(io.StringIO(record))} == names
+    assert {name.split("/")[0] for name in names} == {
+        "tlkit-0.1.0.dist-info", "tlkit_editable.pth", "tlkit_horovod.pth",
+    }  # fmt: skip
+    assert [path.name for path in folder.iterdir()] == ["tlkit"]
+    assert {"__init__.py", "py.typed", "runtime", "timeline"} <= {path.name for path in (folder / "tlkit").iterdir()}
+    assert (folder / "tlkit" / "runtime" / "launch" / "cli.py").is_file()
+
+
+def test_functions_that_are_imported_late_have_types(tmp_path: Path) -> None:
+    """And names that are not there are errors."""
+    mypy = pytest.importorskip("mypy.api", reason="mypy is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import tlkit, tlkit.runtime\n"
+        "path: int = tlkit.instrument('t.json').path\n"
+        "tlkit.trace_handler('t.json', 1)\n"
+        "tlkit.runtime.run()\n"
+        "tlkit.nonsense\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", mypy.__name__.partition(".")[0], "--no-site-packages", "--ignore-missing-imports",
+         "--cache-dir", str(tmp_path / "cache"), str(script)],
+        cwd=tmp_path, env={**os.environ, "MYPYPATH": str(REPOSITORY)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = [line.rpartition("[")[2].rstrip("]") for line in ended.stdout.splitlines() if "script.py" in line]
+
+    assert found == ["assignment", "call-arg", "call-arg", "attr-defined"], ended.stdout
 
 
 def run_python(code: str, *paths: Path, **environment: str) -> str:

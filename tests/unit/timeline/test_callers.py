@@ -9,8 +9,9 @@ import pytest
 
 from tlkit.timeline import open_trace, recorder
 from tlkit.timeline.selection import select
+from tlkit.timeline.shard_file import shard_path
 from tlkit.timeline.shard_format import UNKNOWN_CALL, Call, ShardClock, ShardHeader, TensorLife, describe_calls
-from tlkit.timeline.shard_writer import ShardWriter, shard_path
+from tlkit.timeline.shard_writer import ShardWriter
 from tlkit.timeline.trace import COLLECTIVE_COLUMNS, TENSOR_COLUMNS, Trace, make_table
 from tlkit.timeline.vocabulary import Category, LaneKind
 

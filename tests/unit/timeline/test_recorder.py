@@ -12,8 +12,9 @@ import pytest
 
 from tlkit.timeline import recorder
 from tlkit.timeline.errors import TraceError
+from tlkit.timeline.shard_file import shard_path
 from tlkit.timeline.shard_format import ShardClock, ShardHeader, TensorLife
-from tlkit.timeline.shard_writer import ShardWriter, shard_path
+from tlkit.timeline.shard_writer import ShardWriter
 from tlkit.timeline.vocabulary import Category, LaneKind
 
 
