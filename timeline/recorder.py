@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from .nvtx_ranges import NvtxRanges, open_nvtx
-from .recording import OpenSpan, Spans, ThreadClock
+from .recording import OpenSpan, Spans, ThreadClock, origins
 from .shard_writer import ShardWriter
 from .thread_time import StepTime
 from .vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, SYNCHRONIZE, Category, LaneKind
@@ -277,6 +277,7 @@ __all__ = [
     "mark_training_thread",
     "now_ns",
     "nvtx",
+    "origins",
     "remove_drain",
     "span",
     "start_nvtx",

@@ -9,12 +9,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from .horovod_format import HorovodFormat
-from .recording import Queue, TensorLife
+from .recording import Entry, Queue, TensorLife
 from .shard_file import close_shard, open_shard
 from .shard_format import ShardFormat, ShardHeader
 from .vocabulary import WORKER_TID
@@ -60,11 +60,11 @@ class ShardWriter:
         self.wanted = self.path = Path(path)
         """Where it was to be written, and where it is."""
         self.header = header
-        self.pending_lives: Callable[[], list[tuple[TensorLife, int]]] = list
-        """Tensors that wait for other ranks, with their process set; asked at a flush."""
+        self.pending: Callable[[], Sequence[Entry]] = tuple
+        """Tensors that wait for other ranks; asked at a flush."""
         self._format = make_format(header)
         self.keeps_tensors = self._format.keeps_tensors
-        """Whether anybody wants to know of single tensors (`lives`, `pending_lives`)."""
+        """Whether anybody wants to know of single tensors (`carried`, `pending`)."""
         self.queue = Queue(self._format, MAX_QUEUED_NBYTES)
         """Where the records wait."""
         self._flush_interval_s = flush_interval_s
@@ -138,6 +138,18 @@ class ShardWriter:
     ) -> None:
         """Queue the lives of all tensors of an executed collective (see `ShardFormat.lives`)."""
         self.queue.lives(lives, process_set, seq, times_ns)
+
+    def carried(
+        self,
+        entries: Sequence[Entry],
+        process_set: int,
+        seq: int,
+        times_ns: tuple[int, int, int],
+        *,
+        executed: bool,
+    ) -> None:
+        """Queue the lives of the tensors of a collective (see `Queue.carried`)."""
+        self.queue.carried(entries, process_set, seq, times_ns, executed)
 
     def counter(self, name: str, at_ns: int, value: float) -> None:
         """Queue a counter's value."""
@@ -218,9 +230,10 @@ class ShardWriter:
             if opened.start_ns < before_ns and opened.claim():
                 args = (opened.name, opened.category, opened.tid, opened.start_ns, opened.args)
                 lines.append(self._format.begin(*args))
-        for life, process_set in self.pending_lives():
-            if life.submitted_ns < before_ns and life.claim():
-                lines.append(self._format.life_begin(life, process_set))
+        for entry in self.pending():
+            life = self.queue.begin_life(entry) if entry.submitted_ns < before_ns else None
+            if life is not None:
+                lines.append(self._format.life_begin(life, entry.request.process_set))
         return lines
 
     def _write(self, data: bytes, *, final: bool = False) -> None:

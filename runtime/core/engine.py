@@ -12,7 +12,7 @@ from ...timeline.errors import TraceError
 from ...timeline.horovod_format import HorovodFormat
 from ...timeline.sampled_format import NO_STEP, format_for
 from ...timeline.shard_file import check_base, restart_path, shard_path
-from ...timeline.shard_format import Call, ShardHeader, TensorLife, describe_calls
+from ...timeline.shard_format import Call, ShardHeader, describe_calls
 from ...timeline.shard_writer import ShardWriter
 from ...timeline.vocabulary import SYNCHRONIZE, Category
 from . import calls, elastic_client, logs
@@ -66,7 +66,6 @@ class Engine:
         self.completions = Completions()
         self._binding = binding
         self._stop_sampler: Callable[[], None] | None = None
-        self._numbers = 0
         mpi_job = launched.launcher in {"mpirun", "mpiexec"} or communicator is not None
         self.transports = binding.choose_transports(config, mpi_job=mpi_job)
         if "mpi" in self.transports.values() and communicator is None and launched.size > 1:
@@ -165,26 +164,11 @@ class Engine:
             ValueError: a tensor of the same name is in flight.
             HorovodInternalError: the runtime has been shut down.
         """
-        if recorder.keeps_tensors():
-            flow = recorder.in_compute_span()
-            if call is None:
-                call = calls.current(blocking=waits, above=_ABOVE_SUBMIT)
-            for entry in entries:
-                request = entry.request
-                self._numbers += 1
-                entry.life = TensorLife(
-                    self._numbers,
-                    request.name,
-                    request.kind,
-                    entry.tensor.nbytes,
-                    request.dtype,
-                    request.shape,
-                    entry.submitted_ns,
-                    flow,
-                    call,
-                )
-        self._binding.mark_produced(entries)
         handle = entries[0].handle
+        if recorder.keeps_tensors():
+            handle.flow = recorder.in_compute_span()
+            handle.call = calls.current(blocking=waits, above=_ABOVE_SUBMIT) if call is None else call
+        self._binding.mark_produced(entries)
         handle.entries = entries
         handle.remaining = len(entries)
         self.control.submit(entries, waits=waits, hurry=hurry)
@@ -222,7 +206,7 @@ class Engine:
             return
         make_format = HorovodFormat if as_horovod else format_for(self.config.sampling)
         writer = ShardWriter(target, self._header(), make_format=make_format)
-        writer.pending_lives = self._pending_lives
+        writer.pending = self.control.member.pending
         recorder.start_timeline(writer)
         self.control.mark_cycles = mark_cycles
         if self.config.sample_interval_s and not as_horovod and self.config.sampling != NO_STEP:
@@ -239,11 +223,6 @@ class Engine:
         stop, self._stop_sampler = self._stop_sampler, None
         if stop is not None:
             stop()
-
-    def _pending_lives(self) -> list[tuple[TensorLife, int]]:
-        return [
-            (entry.life, entry.request.process_set) for entry in self.control.member.pending() if entry.life is not None
-        ]
 
     def _header(self) -> ShardHeader:
         topology, welcome = self.topology, self._welcome
@@ -288,8 +267,8 @@ def _described(waiting: Sequence[Handle]) -> dict[str, Any] | None:
     entries = waiting[0].entries
     if not recorder.is_timeline_on() or not entries:
         return None
-    life = entries[0].life
-    args = {} if life is None else describe_calls((life.call,))
+    call = waiting[0].call
+    args = {} if call is None else describe_calls((call,))
     if len(waiting) == len(entries) == 1:
         args["name"] = entries[0].request.name
     return args

@@ -145,7 +145,7 @@ class Executor:
             if entries:
                 self._record(batch, None, recorder.now_ns(), response.error)
             return
-        kind = entries[0].request.kind
+        kind, nbytes = entries[0].request.kind, 0
         opened = None
         if kind not in _UNRECORDED:
             nbytes = sum([entry.tensor.nbytes for entry in entries])
@@ -165,7 +165,7 @@ class Executor:
         if error is None:
             self._completions.finish(entries, None)
         if opened is not None or recorder.is_timeline_on():
-            self._record(batch, opened, start_ns, error)
+            self._record(batch, opened, start_ns, error, nbytes)
         if error is not None:
             self.on_failure(error, entries)
 
@@ -186,17 +186,24 @@ class Executor:
             self.groups[number] = group
         batch.entries[0].extra = number
 
-    def _record(self, batch: Batch, opened: recorder.OpenSpan | None, start_ns: int, error: str | None) -> None:
+    def _record(
+        self, batch: Batch, opened: recorder.OpenSpan | None, start_ns: int, error: str | None, nbytes: int = 0
+    ) -> None:
         """Put an executed batch on the timeline; whatever goes wrong with that, the next batch is executed."""
         try:
             end_ns = recorder.now_ns()
             if opened is not None:
-                recorder.end(opened, self._describe(batch, error))
-            self._record_lives(batch, (batch.negotiated_ns, start_ns, end_ns), executed=opened is not None)
+                recorder.end(opened, self._describe(batch, error, nbytes))
+            writer = recorder.timeline()
+            if writer is not None and writer.keeps_tensors:
+                # Without a span of the collective there is nothing that an arrow could point to.
+                response, times_ns = batch.response, (batch.negotiated_ns, start_ns, end_ns)
+                executed = opened is not None
+                writer.carried(batch.entries, response.process_set, response.seq, times_ns, executed=executed)
         except Exception:
             _log.exception("a collective could not be put on the timeline")
 
-    def _describe(self, batch: Batch, error: str | None) -> dict[str, Any]:
+    def _describe(self, batch: Batch, error: str | None, nbytes: int) -> dict[str, Any]:
         """Args of the span of an executed collective (docs/timeline-format.md)."""
         writer = recorder.timeline()
         response, request = batch.response, batch.entries[0].request
@@ -205,32 +212,21 @@ class Executor:
             "seq": response.seq,
             "process_set": response.process_set,
             "dtype": request.dtype,
-            "bytes": sum(entry.tensor.nbytes for entry in batch.entries),
+            "bytes": nbytes,
             "tensors": len(batch.entries),
             "algorithm": group.algorithm(request.device),
         }
-        args |= describe_calls({entry.life.call for entry in batch.entries if entry.life is not None})
+        callers, submitted_ns = recorder.origins(batch.entries)
+        args |= describe_calls(callers)
         if response.process_set:
             args["ranks"] = list(group.ranks)
         if request.kind in {"allreduce", "reducescatter"}:
             args["op"] = ReduceOp(request.op).name.lower()
         if writer is not None:
-            args["submitted"] = writer.ts(max(entry.submitted_ns for entry in batch.entries))
+            args["submitted"] = writer.ts(submitted_ns)
             args["negotiated"] = writer.ts(batch.negotiated_ns)
             if response.arrivals_ns:
                 args["arrivals"] = [writer.ts(at_ns) for at_ns in response.arrivals_ns]
         if error is not None:
             args["error"] = error
         return args
-
-    @staticmethod
-    def _record_lives(batch: Batch, times_ns: tuple[int, int, int], *, executed: bool) -> None:
-        writer = recorder.timeline()
-        if writer is None:
-            return
-        lives = [entry.life for entry in batch.entries if entry.life is not None]
-        for life in lives:
-            # Without a span of the collective there is nothing that an arrow could point to.
-            life.flow = life.flow and executed
-        if lives:
-            writer.lives(lives, batch.response.process_set, batch.response.seq, times_ns)

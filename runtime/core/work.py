@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...timeline.shard_format import TensorLife
+from ...timeline.shard_format import Call, TensorLife
 from .control.messages import Request, Response
 
 
@@ -20,7 +20,7 @@ class Buffer(Protocol):
 class Handle:
     """One asynchronous operation, of one tensor or of a group."""
 
-    __slots__ = ("entries", "error", "remaining", "seq", "to_result")
+    __slots__ = ("call", "entries", "error", "flow", "remaining", "seq", "to_result")
 
     def __init__(self, to_result: Callable[[Sequence["Entry"]], Any]) -> None:
         self.to_result = to_result
@@ -30,6 +30,10 @@ class Handle:
         self.error: str | None = None
         self.seq = -1
         """Number of the last collective that was executed for it, as far as it is recorded."""
+        self.call: Call | None = None
+        """Who asked for it; None if that happened while no timeline was written."""
+        self.flow = False
+        """Whether it was asked for inside a span of the compute lane."""
 
     @property
     def done(self) -> bool:
@@ -61,7 +65,7 @@ class Entry:
         self.extra = extra
         """What the kind needs or yields besides: splits of an alltoall, the last rank of a join, a new set's id."""
         self.life: TensorLife | None = None
-        """What the timeline will say of it; None while the timeline is off."""
+        """What the timeline has said of it (see `recording.Entry`)."""
         self.produced: Any = None
         """For a tensor on a GPU, the event after which it may be read."""
 

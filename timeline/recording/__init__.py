@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..thread_time import ThreadTime
 from .calls import UNKNOWN_CALL, Call
-from .portable_queue import Format
+from .portable_queue import Entry, Format, origins
 
 
 def load_compiled() -> Any:
@@ -42,4 +42,16 @@ else:
         forget = staticmethod(_compiled.forget_thread_time)
 
 
-__all__ = ["IS_COMPILED", "Call", "Format", "OpenSpan", "Queue", "Spans", "TensorLife", "ThreadClock", "load_compiled"]
+__all__ = [
+    "IS_COMPILED",
+    "Call",
+    "Entry",
+    "Format",
+    "OpenSpan",
+    "Queue",
+    "Spans",
+    "TensorLife",
+    "ThreadClock",
+    "load_compiled",
+    "origins",
+]

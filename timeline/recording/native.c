@@ -2,6 +2,7 @@
  *
  * queue.c    records that wait for the writer's thread
  * lines.c    records to JSON, without the GIL
+ * lives.c    tensors under way, and what is read of the runtime's entries
  * templates.c  the texts that are the same for every record of a name
  * spans.c    begin and end
  *
@@ -54,7 +55,7 @@ PyMODINIT_FUNC PyInit__native(void) {
 PyMODINIT_FUNC PyInit__native(void) {
     static PyTypeObject *const types[] = {&QueueType, &OpenSpanType, &LifeType, &SpansType};
     unknown_call = Py_NewRef(Py_None);
-    if (thread_time_open() < 0 || spans_open() < 0) return NULL;
+    if (thread_time_open() < 0 || lives_open() < 0 || spans_open() < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     for (size_t i = 0; module && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0) Py_CLEAR(module);

@@ -1,5 +1,6 @@
 """The queue in Python: a tuple a record, and lines made with the interpreter's lock (in C: queue.c)."""
 
+import itertools
 import logging
 import os
 import threading
@@ -99,6 +100,78 @@ class TensorLife(_Token):
         """Who asked for it."""
 
 
+class Request(Protocol):
+    """What a tensor is, and what is asked for."""
+
+    @property
+    def name(self) -> str:
+        """Full name."""
+
+    @property
+    def kind(self) -> str:
+        """Of the collective."""
+
+    @property
+    def dtype(self) -> str:
+        """By name."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements by dimension."""
+
+    @property
+    def process_set(self) -> int:
+        """Number."""
+
+
+class Entry(Protocol):
+    """A tensor that was submitted (runtime/core/work.py)."""
+
+    life: TensorLife | None
+    """None until something of it is recorded."""
+    submitted_ns: int
+
+    @property
+    def request(self) -> Request:
+        """What it is; the same object for the same again, which is found faster."""
+
+    @property
+    def tensor(self) -> Any:
+        """Has `nbytes`."""
+
+    @property
+    def handle(self) -> Any:
+        """Has `call`, None if nothing was recorded at submission, and `flow`, whether that was in a span of the compute lane."""
+
+
+_RECORDED: Final = TensorLife(0, "", "", 0, "", (), 0, False)  # noqa: FBT003
+"""What an entry has once it was recorded."""
+
+_numbers: Final = itertools.count(1)
+
+
+def _life_of(entry: Entry) -> TensorLife:
+    request, handle = entry.request, entry.handle
+    return TensorLife(
+        next(_numbers),
+        request.name,
+        request.kind,
+        entry.tensor.nbytes,
+        request.dtype,
+        request.shape,
+        entry.submitted_ns,
+        handle.flow,
+        handle.call,
+    )
+
+
+def origins(entries: Sequence[Entry], /) -> tuple[set[Call], int]:
+    """The calls that entries come of, and when the last of them was submitted (ns)."""
+    calls = {entry.handle.call for entry in entries}
+    calls.discard(None)
+    return calls, max([entry.submitted_ns for entry in entries], default=0)
+
+
 class Format(Protocol):
     """What makes lines of records: `ShardFormat`, `HorovodFormat`."""
 
@@ -131,6 +204,8 @@ class Queue:
         self._records: deque[tuple[Callable[..., str], tuple[Any, ...]]] = deque()
         self._append = self._records.append
         self._open: dict[int, OpenSpan] = {}
+        self._lock = threading.Lock()
+        """Who gives an entry its life."""
         self._wake = threading.Event()
         self._is_closed = False
 
@@ -145,6 +220,42 @@ class Queue:
     def lives(self, lives: list[TensorLife], process_set: int, seq: int, times_ns: tuple[int, int, int], /) -> None:
         """Append the lives of all tensors of an executed collective."""
         self._append((self._lives, (lives, process_set, seq, times_ns)))
+
+    def carried(
+        self,
+        entries: Sequence[Entry],
+        process_set: int,
+        seq: int,
+        times_ns: tuple[int, int, int],
+        executed: bool,  # noqa: FBT001  the same in C
+        /,
+    ) -> None:
+        """Append the lives of the tensors of a collective, as far as they were submitted while something was recorded.
+
+        Args:
+            executed: whether the collective has a span, to which their arrows can point.
+        """
+        lives = []
+        with self._lock:
+            for entry in entries:
+                life = entry.life
+                if life is _RECORDED or (life is None and entry.handle.call is None):
+                    continue
+                lives.append(_life_of(entry) if life is None else life)
+                entry.life = _RECORDED
+        for life in lives:
+            life.flow = life.flow and executed
+        if lives:
+            self.lives(lives, process_set, seq, times_ns)
+
+    def begin_life(self, entry: Entry, /) -> TensorLife | None:
+        """The life of a tensor that still waits, whose first half the caller has to write; None if there is nothing to write."""
+        with self._lock:
+            if entry.life is not None or entry.handle.call is None:
+                return None
+            entry.life = life = _life_of(entry)
+        life.claim()
+        return life
 
     def call(self, make: Callable[..., str], /, *values: Any) -> None:
         """Append what `make` returns when it is its turn: lines."""

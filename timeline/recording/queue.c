@@ -206,6 +206,23 @@ static int find_templates(Queue *queue, PyObject *lives, int64_t process_set, Te
     return PyList_GET_SIZE(lives) == count ? 0 : -1;
 }
 
+/* A record for so many lives; NULL if there is no room. */
+static LivesRecord *append_batch(Queue *queue, Py_ssize_t count, int64_t seq, const int64_t *times_ns) {
+    size_t nbytes = sizeof(LivesRecord) + (size_t)count * sizeof(LifeRecord);
+    if (nbytes > UINT32_MAX) {
+        queue_lost(queue);
+        return NULL;
+    }
+    LivesRecord *record = append(queue, SOME_LIVES, nbytes, 0);
+    if (!record) return NULL;
+    record->seq = seq;
+    record->negotiated_ns = times_ns[0];
+    record->start_ns = times_ns[1];
+    record->end_ns = times_ns[2];
+    record->count = (uint32_t)count;
+    return record;
+}
+
 static int append_lives(Queue *queue, PyObject *lives, int64_t process_set, int64_t seq, const int64_t *times_ns) {
     Py_ssize_t count = PyList_GET_SIZE(lives);
     Template *few[64], **templates = few;
@@ -213,14 +230,8 @@ static int append_lives(Queue *queue, PyObject *lives, int64_t process_set, int6
     queue->templates.pins++;
     int error = find_templates(queue, lives, process_set, templates, count);
     queue->templates.pins--;
-    size_t nbytes = sizeof(LivesRecord) + (size_t)count * sizeof(LifeRecord);
-    LivesRecord *record = error || nbytes > UINT32_MAX ? NULL : append(queue, SOME_LIVES, nbytes, 0);
+    LivesRecord *record = error ? NULL : append_batch(queue, count, seq, times_ns);
     if (record) {
-        record->seq = seq;
-        record->negotiated_ns = times_ns[0];
-        record->start_ns = times_ns[1];
-        record->end_ns = times_ns[2];
-        record->count = (uint32_t)count;
         for (Py_ssize_t i = 0; i < count; i++) {
             Life *life = (Life *)PyList_GET_ITEM(lives, i);
             LifeRecord *one = &record->lives[i];
@@ -247,6 +258,165 @@ static PyObject *Queue_lives(Queue *self, PyObject *const *values, Py_ssize_t co
     if (!is_simple || append_lives(self, lives, process_set, seq, times_ns) < 0)
         call_of_format(self, "lives", tuple_of(values, count));
     Py_RETURN_NONE;
+}
+
+/* Entries of the runtime, whose lives are made here: see `Queue.carried` in portable_queue.py. */
+
+/* The template of an entry's life; Python code may run. */
+static Template *template_of_entry(Queue *queue, PyObject *entry, const Origin *origin, int64_t process_set) {
+    Remembered *known = remembered_at(&queue->templates, origin->request);
+    if (known->request == origin->request && known->call == origin->call) return known->template;
+    PyObject *request = Py_NewRef(origin->request), *call = Py_NewRef(origin->call);
+    Life *life = life_of_entry(entry, origin, 0);
+    Template *template = NULL;
+    if (life && PyUnicode_CheckExact(life->name))
+        template = template_of_life(&queue->templates, queue->format, life, process_set);
+    if (template) templates_remember(&queue->templates, request, call, template);
+    Py_XDECREF(life);
+    Py_DECREF(request);
+    Py_DECREF(call);
+    return template;
+}
+
+typedef struct {
+    PyObject *handle;
+    Origin origin;
+    int64_t process_set;
+    int executed;
+} Carrying;
+
+/* Fill in the record of one entry.  Returns 0 if it has none to be written; -1, perhaps with an error, if it cannot be. */
+static int carry(Queue *queue, PyObject *entry, Carrying *carrying, LifeRecord *one) {
+    int is_recorded;
+    Life *life = life_kept(entry, &is_recorded);
+    if (is_recorded) return 0;
+    if (life) {
+        one->number = life->number;
+        one->submitted_ns = life->submitted_ns;
+        one->flow = life->flow && carrying->executed;
+        one->whole = !life->is_claimed;
+        life->is_claimed = 1;
+        int failed = keep_life(entry, NULL) < 0;
+        one->template =
+            failed ? NULL : template_of_life(&queue->templates, queue->format, life, carrying->process_set);
+        Py_DECREF(life);
+    } else {
+        int is_known = PyErr_Occurred() ? -1 : read_origin(entry, &carrying->handle, &carrying->origin);
+        if (is_known <= 0) return is_known;
+        if (keep_life(entry, NULL) < 0) return -1;
+        one->number = another_number();
+        one->submitted_ns = carrying->origin.submitted_ns;
+        one->flow = carrying->origin.flow && carrying->executed;
+        one->whole = 1;
+        one->template = template_of_entry(queue, entry, &carrying->origin, carrying->process_set);
+    }
+    return one->template && is_near(one->submitted_ns) ? 1 : -1;
+}
+
+static void carry_all(Queue *queue, PyObject *entries, Carrying *carrying, int64_t seq, const int64_t *times_ns) {
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(entries), found = 0;
+    LifeRecord few[32], *lives = few;
+    if (count > 32 && !(lives = PyMem_Malloc((size_t)count * sizeof *lives))) {
+        queue_lost(queue);
+        return;
+    }
+    queue->templates.pins++;
+    for (Py_ssize_t i = 0; i < count && i < PySequence_Fast_GET_SIZE(entries); i++) {
+        PyObject *entry = Py_NewRef(PySequence_Fast_GET_ITEM(entries, i));
+        int result = carry(queue, entry, carrying, &lives[found]);
+        Py_DECREF(entry);
+        if (result > 0) {
+            found++;
+        } else if (result < 0) {
+            PyErr_Clear();
+            queue_lost(queue);
+        }
+    }
+    queue->templates.pins--;
+    LivesRecord *record = found ? append_batch(queue, found, seq, times_ns) : NULL;
+    if (record) memcpy(record->lives, lives, (size_t)found * sizeof *lives);
+    if (lives != few) PyMem_Free(lives);
+}
+
+/* A format that is not known here gets lives as objects. */
+static PyObject *lives_of(PyObject *entries, int executed) {
+    PyObject *lives = PyList_New(0), *handle = NULL;
+    Origin origin;
+    for (Py_ssize_t i = 0; lives && i < PySequence_Fast_GET_SIZE(entries); i++) {
+        PyObject *entry = PySequence_Fast_GET_ITEM(entries, i);
+        int is_recorded, is_known = 1;
+        Life *life = life_kept(entry, &is_recorded);
+        if (is_recorded) continue;
+        if (!life && !PyErr_Occurred() && (is_known = read_origin(entry, &handle, &origin)) > 0)
+            life = life_of_entry(entry, &origin, another_number());
+        if (is_known == 0) continue;
+        int failed = !life || keep_life(entry, NULL) < 0;
+        if (!failed && !executed) life->flow = 0;
+        if (failed || PyList_Append(lives, (PyObject *)life) < 0) Py_CLEAR(lives);
+        Py_XDECREF(life);
+    }
+    return lives;
+}
+
+static PyObject *Queue_carried(Queue *self, PyObject *const *values, Py_ssize_t count) {
+    Carrying carrying = {0};
+    int64_t seq, times_ns[3];
+    if (!has_count(count, 5, "carried")) return NULL;
+    PyObject *times = values[3];
+    carrying.executed = PyObject_IsTrue(values[4]);
+    int is_simple = as_ns(values[1], &carrying.process_set) && as_ns(values[2], &seq) && PyTuple_CheckExact(times) &&
+                    PyTuple_GET_SIZE(times) == 3 && carrying.executed >= 0;
+    for (int i = 0; i < 3 && is_simple; i++)
+        is_simple = as_ns(PyTuple_GET_ITEM(times, i), &times_ns[i]) && is_near(times_ns[i]);
+    if (!is_simple) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "numbers of the collective are needed");
+        return NULL;
+    }
+    PyObject *entries = PySequence_Fast(values[0], "not a sequence of entries");
+    if (!entries) return NULL;
+    if (self->is_generic) {
+        PyObject *lives = lives_of(entries, carrying.executed);
+        if (!lives) {
+            PyErr_Clear();
+            queue_lost(self);
+        } else if (PyList_GET_SIZE(lives)) {
+            call_of_format(self, "lives", Py_BuildValue("OOOO", lives, values[1], values[2], times));
+        }
+        Py_XDECREF(lives);
+    } else {
+        carry_all(self, entries, &carrying, seq, times_ns);
+    }
+    Py_DECREF(entries);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Queue_begin_life(Queue *self, PyObject *entry) {
+    int is_recorded;
+    PyObject *handle = NULL;
+    Origin origin;
+    Life *life = life_kept(entry, &is_recorded);
+    (void)self;
+    if (PyErr_Occurred()) return NULL;
+    if (is_recorded) Py_RETURN_NONE;
+    if (life) { /* an earlier flush wrote it */
+        Py_DECREF(life);
+        Py_RETURN_NONE;
+    }
+    int is_known = read_origin(entry, &handle, &origin);
+    if (is_known < 0) return NULL;
+    if (!is_known) Py_RETURN_NONE;
+    life = life_of_entry(entry, &origin, another_number());
+    if (!life) return NULL;
+    life->is_claimed = 1;
+    /* Its size may have been asked of Python code, during which it may have been recorded. */
+    Life *meanwhile = life_kept(entry, &is_recorded);
+    if (meanwhile || is_recorded || PyErr_Occurred() || keep_life(entry, life) < 0) {
+        Py_XDECREF(meanwhile);
+        Py_DECREF(life);
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
+    }
+    return (PyObject *)life;
 }
 
 static PyObject *Queue_call(Queue *self, PyObject *const *values, Py_ssize_t count) {
@@ -497,7 +667,7 @@ static void Queue_dealloc(Queue *self) {
     uint64_t count = 0;
     drop_chunks(self->first, &count);
     drop_chunks(self->spare, &count);
-    if (self->templates.buckets) templates_close(&self->templates);
+    templates_close(&self->templates);
     if (self->wake) PyThread_free_lock(self->wake);
     Py_XDECREF(self->format);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -507,6 +677,8 @@ static PyMethodDef Queue_methods[] = {
     {"span", (PyCFunction)(void *)Queue_span, METH_FASTCALL, NULL},
     {"counter", (PyCFunction)(void *)Queue_counter, METH_FASTCALL, NULL},
     {"lives", (PyCFunction)(void *)Queue_lives, METH_FASTCALL, NULL},
+    {"carried", (PyCFunction)(void *)Queue_carried, METH_FASTCALL, NULL},
+    {"begin_life", (PyCFunction)Queue_begin_life, METH_O, NULL},
     {"call", (PyCFunction)(void *)Queue_call, METH_FASTCALL, NULL},
     {"write", (PyCFunction)Queue_write, METH_O, NULL},
     {"take", (PyCFunction)Queue_take, METH_NOARGS, NULL},

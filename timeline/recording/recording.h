@@ -31,10 +31,13 @@ typedef struct Template {
     char text[];
 } Template;
 
+struct Remembered;
+
 typedef struct {
     Template **buckets;
     uint32_t count;
     Template *retired; /* records that wait may still point to them */
+    struct Remembered *remembered;
     uint32_t pins;     /* calls under way that hold templates which are in no record yet */
 } Templates;
 
@@ -45,6 +48,21 @@ Template *template_of_counter(Templates *templates, PyObject *format, PyObject *
 struct Life;
 Template *template_of_life(Templates *templates, PyObject *format, struct Life *life, int64_t process_set);
 void templates_free(Template *first);
+
+/* Templates of the lives of requests that come again and again, found without looking at what they say. */
+#define REMEMBERED 2048
+
+typedef struct Remembered {
+    PyObject *request, *call; /* kept alive */
+    Template *template;
+} Remembered;
+
+static inline Remembered *remembered_at(Templates *templates, PyObject *request) {
+    uint64_t bits = (uint64_t)(uintptr_t)request >> 4;
+    return &templates->remembered[(bits ^ bits >> 11) % REMEMBERED];
+}
+
+void templates_remember(Templates *templates, PyObject *request, PyObject *call, Template *template);
 
 /* Records that wait, in chunks that are used again and again. */
 
@@ -141,6 +159,25 @@ extern PyTypeObject OpenSpanType, LifeType, SpansType;
 extern PyObject *unknown_call; /* of a tensor whose maker says nothing */
 void open_span_forget(OpenSpan *opened);
 int spans_open(void);
+int lives_open(void);
+
+/* What the timeline says of an entry of the runtime (runtime/core/work.py). */
+typedef struct {
+    PyObject *request, *call; /* kept alive by the entry and its handle, which whoever asks keeps alive */
+    int64_t submitted_ns;
+    int flow;
+} Origin;
+
+int read_origin(PyObject *entry, PyObject **handle, Origin *origin);
+Life *life_of_entry(PyObject *entry, const Origin *origin, int64_t number);
+Life *life_kept(PyObject *entry, int *is_recorded);
+int keep_life(PyObject *entry, Life *life); /* NULL: it was recorded */
+int64_t another_number(void);
+
+/* Arguments by position or by name: `placed` gets them in the order of `names`, which are interned. */
+int place(PyObject *const *names, Py_ssize_t most, PyObject *const *values, Py_ssize_t count, PyObject *keywords,
+          PyObject **placed);
+int intern(const char *const *texts, PyObject **names, int count);
 
 int64_t now_ns(void);
 void thread_time(int64_t *ran_ns, int64_t *waited_ns);

@@ -4,36 +4,6 @@
  */
 #include "recording.h"
 
-/* Arguments by position or by name. */
-
-static int place(PyObject *const *names, Py_ssize_t most, PyObject *const *values, Py_ssize_t count, PyObject *keywords,
-                 PyObject **placed) {
-    if (count > most) {
-        PyErr_Format(PyExc_TypeError, "at most %zd arguments, not %zd", most, count);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) placed[i] = values[i];
-    for (Py_ssize_t k = 0; keywords && k < PyTuple_GET_SIZE(keywords); k++) {
-        PyObject *keyword = PyTuple_GET_ITEM(keywords, k);
-        Py_ssize_t i = 0;
-        while (i < most && names[i] != keyword) i++;
-        if (i == most)
-            for (i = 0; i < most && PyUnicode_Compare(names[i], keyword); i++) continue;
-        if (i == most || placed[i]) {
-            PyErr_Format(PyExc_TypeError, "unexpected argument '%U'", keyword);
-            return -1;
-        }
-        placed[i] = values[count + k];
-    }
-    return 0;
-}
-
-static int intern(const char *const *texts, PyObject **names, int count) {
-    for (int i = 0; i < count; i++)
-        if (!names[i] && !(names[i] = PyUnicode_InternFromString(texts[i]))) return -1;
-    return 0;
-}
-
 /* Spans that have begun. */
 
 static void OpenSpan_dealloc(OpenSpan *self) {
@@ -97,97 +67,6 @@ PyTypeObject OpenSpanType = {
     .tp_dealloc = (destructor)OpenSpan_dealloc,
     .tp_methods = OpenSpan_methods,
     .tp_members = OpenSpan_members,
-};
-
-/* Tensors under way. */
-
-static const char *const LIFE_NAMES[] = {"number", "name",         "kind", "nbytes", "dtype",
-                                         "shape",  "submitted_ns", "flow", "call"};
-static PyObject *life_names[9];
-PyObject *unknown_call;
-
-static int as_integer(PyObject *object, long long *value) {
-    *value = PyLong_AsLongLong(object);
-    return *value == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
-static PyObject *Life_vectorcall(PyObject *type, PyObject *const *values, size_t flags, PyObject *keywords) {
-    PyObject *placed[9] = {NULL};
-    long long number, nbytes, submitted_ns;
-    (void)type;
-    if (place(life_names, 9, values, PyVectorcall_NARGS(flags), keywords, placed) < 0) return NULL;
-    for (int i = 0; i < 8; i++)
-        if (!placed[i]) return PyErr_Format(PyExc_TypeError, "'%U' is missing", life_names[i]);
-    if (as_integer(placed[0], &number) < 0 || as_integer(placed[3], &nbytes) < 0 ||
-        as_integer(placed[6], &submitted_ns) < 0)
-        return NULL;
-    int flow = PyObject_IsTrue(placed[7]);
-    if (flow < 0) return NULL;
-    Life *self = PyObject_New(Life, &LifeType);
-    if (!self) return NULL;
-    self->number = number;
-    self->nbytes = nbytes;
-    self->submitted_ns = submitted_ns;
-    self->name = Py_NewRef(placed[1]);
-    self->kind = Py_NewRef(placed[2]);
-    self->dtype = Py_NewRef(placed[4]);
-    self->shape = Py_NewRef(placed[5]);
-    self->call = Py_NewRef(placed[8] ? placed[8] : unknown_call);
-    self->flow = (char)flow;
-    self->is_claimed = 0;
-    return (PyObject *)self;
-}
-
-static PyObject *Life_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    (void)type, (void)args, (void)kwargs;
-    PyErr_SetString(PyExc_TypeError, "a life is made by calling its type");
-    return NULL;
-}
-
-static void Life_dealloc(Life *self) {
-    Py_XDECREF(self->name);
-    Py_XDECREF(self->kind);
-    Py_XDECREF(self->dtype);
-    Py_XDECREF(self->shape);
-    Py_XDECREF(self->call);
-    PyObject_Free(self);
-}
-
-static PyObject *Life_claim(Life *self, PyObject *nothing) {
-    (void)nothing;
-    if (self->is_claimed) Py_RETURN_FALSE;
-    self->is_claimed = 1;
-    Py_RETURN_TRUE;
-}
-
-static PyMethodDef Life_methods[] = {
-    {"claim", (PyCFunction)Life_claim, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef Life_members[] = {
-    {"number", T_LONGLONG, offsetof(Life, number), READONLY, NULL},
-    {"name", T_OBJECT, offsetof(Life, name), READONLY, NULL},
-    {"kind", T_OBJECT, offsetof(Life, kind), READONLY, NULL},
-    {"nbytes", T_LONGLONG, offsetof(Life, nbytes), READONLY, NULL},
-    {"dtype", T_OBJECT, offsetof(Life, dtype), READONLY, NULL},
-    {"shape", T_OBJECT, offsetof(Life, shape), READONLY, NULL},
-    {"submitted_ns", T_LONGLONG, offsetof(Life, submitted_ns), READONLY, NULL},
-    {"flow", T_BOOL, offsetof(Life, flow), 0, NULL},
-    {"call", T_OBJECT, offsetof(Life, call), READONLY, NULL},
-    {"is_claimed", T_BOOL, offsetof(Life, is_claimed), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-PyTypeObject LifeType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tlkit.timeline.recording._native.TensorLife",
-    .tp_basicsize = sizeof(Life),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = Life_new,
-    .tp_vectorcall = Life_vectorcall,
-    .tp_dealloc = (destructor)Life_dealloc,
-    .tp_methods = Life_methods,
-    .tp_members = Life_members,
 };
 
 /* The seam. */
@@ -591,7 +470,7 @@ PyTypeObject SpansType = {
 int spans_open(void) {
     static const char *const TEXTS[] = {"push", "pop", "mark", "span", "add"};
     PyObject *names[5] = {NULL};
-    if (intern(LIFE_NAMES, life_names, 9) < 0 || intern(BEGIN_NAMES, begin_names, 5) < 0 ||
+    if (intern(BEGIN_NAMES, begin_names, 5) < 0 ||
         intern(END_NAMES, end_names, 2) < 0 || intern(TEXTS, names, 5) < 0)
         return -1;
     push_name = names[0], pop_name = names[1], mark_name = names[2], span_name = names[3], add_name = names[4];

@@ -7,7 +7,8 @@
 
 int templates_open(Templates *templates) {
     templates->buckets = PyMem_Calloc(BUCKETS, sizeof(Template *));
-    return templates->buckets ? 0 : -1;
+    templates->remembered = PyMem_Calloc(REMEMBERED, sizeof(Remembered));
+    return templates->buckets && templates->remembered ? 0 : -1;
 }
 
 void templates_free(Template *first) {
@@ -33,14 +34,29 @@ static void retire(Templates *templates) {
         }
     }
     templates->count = 0;
+    for (int i = 0; i < REMEMBERED; i++) {
+        Remembered before = templates->remembered[i];
+        templates->remembered[i] = (Remembered){NULL, NULL, NULL};
+        Py_XDECREF(before.request);
+        Py_XDECREF(before.call);
+    }
+}
+
+void templates_remember(Templates *templates, PyObject *request, PyObject *call, Template *template) {
+    Remembered *place = remembered_at(templates, request), before = *place;
+    *place = (Remembered){Py_NewRef(request), Py_NewRef(call), template};
+    Py_XDECREF(before.request);
+    Py_XDECREF(before.call);
 }
 
 void templates_close(Templates *templates) {
-    if (templates->buckets) retire(templates);
+    if (templates->buckets && templates->remembered) retire(templates);
     templates_free(templates->retired);
     templates->retired = NULL;
     PyMem_Free(templates->buckets);
+    PyMem_Free(templates->remembered);
     templates->buckets = NULL;
+    templates->remembered = NULL;
 }
 
 static inline int same_text(PyObject *a, PyObject *b) {

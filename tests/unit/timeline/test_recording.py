@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -145,6 +146,103 @@ def test_a_file_gets_what_is_taken(tmp_path_factory: pytest.TempPathFactory, rec
 
     assert told == (len(lines), lines.count(b"\n"))
     assert path.read_bytes() == lines
+
+
+class Request:
+    """What the runtime says of a tensor."""
+
+    def __init__(self, name: str, kind: str, shape: tuple[int, ...]) -> None:
+        self.name, self.kind, self.dtype, self.shape, self.process_set = name, kind, "float32", shape, 0
+
+
+class Buffer:
+    """A tensor of float32."""
+
+    def __init__(self, request: Request) -> None:
+        self.nbytes = 4 * sum(request.shape)
+
+
+class Handle:
+    """Of tensors that were submitted together."""
+
+    def __init__(self, call: Call | None, *, flow: bool) -> None:
+        self.call, self.flow = call, flow
+
+
+class Entry:
+    """A tensor that was submitted."""
+
+    def __init__(self, request: Request, handle: Handle, submitted_ns: int) -> None:
+        self.request, self.tensor, self.handle, self.submitted_ns = request, Buffer(request), handle, submitted_ns
+        self.life: Any = None
+
+
+requests = st.builds(
+    Request, names, st.sampled_from(["allreduce", "broadcast"]), st.tuples(st.integers(1, 3), st.integers(1, 3))
+)
+batches = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(0, 10**15)), min_size=1, max_size=40),
+        st.booleans(),
+        st.sets(st.integers(0, 39)),
+        st.booleans(),
+    ),
+    max_size=4,
+)
+
+
+def carry(module: Any, form: Any, known: list[Request], calls_: list[Call | None], recorded: list[Any]) -> Any:
+    """The lines of batches of entries, ids in the order of their first appearance; some of them had waited for long."""
+    queue = module.Queue(form, MOST)
+    lines: list[str] = []
+    for seq, (described, flow, waiting, executed) in enumerate(recorded):
+        handles = [Handle(call, flow=flow) for call in calls_]
+        entries = [Entry(known[r % len(known)], handles[c % len(handles)], at_ns) for r, c, at_ns in described]
+        for number in waiting:
+            life = queue.begin_life(entries[number % len(entries)])
+            if life is not None:
+                lines += form.life_begin(life, 0).splitlines()
+        queue.carried(entries, 0, seq, (10, 20, 30), executed)
+        assert [queue.begin_life(entry) for entry in entries if entry.handle.call is not None] == [
+            None for entry in entries if entry.handle.call is not None
+        ]
+        queue.carried(entries, 0, seq, (10, 20, 30), executed)  # nothing is recorded twice
+        lines += queue.take().decode().splitlines()
+    ids: dict[str, int] = {}
+    renamed = [
+        re.sub(r'"id":"0\.(\d+)"', lambda found: f'"id":{ids.setdefault(found[1], len(ids))}', line) for line in lines
+    ]
+    return renamed, queue.lost
+
+
+@pytest.mark.parametrize("make_format", [ShardFormat, HorovodFormat])
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    known=st.lists(requests, min_size=1, max_size=5),
+    calls_=st.lists(st.one_of(st.none(), calls), min_size=1, max_size=3),
+    recorded=batches,
+)
+def test_entries_of_the_runtime_become_the_same_lives(
+    make_format: Callable[[ShardHeader], Any], known: list[Request], calls_: list[Call | None], recorded: list[Any]
+) -> None:
+    """Whoever asked for them, whether or not they had waited for long; those that were submitted unrecorded have none."""
+    expected = carry(portable, make_format(header()), known, calls_, recorded)
+
+    assert carry(compiled, make_format(header()), known, calls_, recorded) == expected
+
+
+def test_what_no_entry_is_cannot_be_recorded() -> None:
+    """It is counted, and what else was carried is there."""
+    queue = compiled.Queue(ShardFormat(header()), MOST)
+    good = Entry(Request("a", "allreduce", (1,)), Handle(Call("", blocking=False), flow=False), 5)
+    queue.carried([object(), good, None], 0, 1, (6, 7, 8), True)
+    with pytest.raises(TypeError):
+        queue.carried([good], 0, 1, (6, 7), True)
+    with pytest.raises(AttributeError):
+        queue.begin_life(object())
+
+    assert queue.lost == 2
+    assert queue.take().count(b"\n") == 8
 
 
 def test_very_many_records_come_in_order() -> None:
