@@ -60,7 +60,7 @@ def create_app(source: Source, *, host: str = "127.0.0.1", token: str | None = N
             return data_routes.describe_error(error.code or 500, str(error.description))
         return f"{error.code}: {error.description}", error.code or 500, {"Content-Type": "text/plain; charset=utf-8"}
 
-    protect(app.server, host=host, token=token, script_hashes=app.csp_hashes())
+    protect(app.server, host=host, token=token, cookie="tlkit_token", script_hashes=app.csp_hashes())
     return app
 
 

@@ -6,12 +6,13 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..collector.analysis import analyze
+from ..collector.service.arguments import add_certificate, add_token, certificate_of, read_token
 from ..collector.service.live import Follower
 from ..collector.service.mirror import Mirror
 from ..timeline.commands import Parser, parse_ranks, run_command, with_completion
@@ -40,11 +41,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--follow", action="store_true", help="show it while it grows; it need not be there yet")
     add("--collector", metavar="URL", help="show a run of a collector (tl-collect serve) while it grows")
     add("--run", metavar="NAME", help="which run of the collector (default: the one that grew last)")
+    add("--collector-token-file", metavar="FILE", help="a file that holds the collector's token")
     add("--collector-token", metavar="TOKEN", help="the collector's token (default: TLKIT_TOKEN)")
     add("--compare", metavar="TRACE", help="an earlier run to set beside it")
     add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=PORT, help=f"port to listen at (default {PORT}; 0: any free one)")
-    add("--token", help="what visitors need to know; made up where --host is another machine's way in")
+    add_token(add, "what visitors need to know (default: TLKIT_DASH_TOKEN; made up where others can come in)")
+    add_certificate(add)
     add("--ranks", metavar="R,…", help="these ranks only")
     add("--warm-up", type=int, metavar="N", help="leave out the first N steps (default: found out)")
     add("--version", action="version", version=f"tl-dash {__version__}")
@@ -69,6 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..collector.service.guard import is_loopback  # noqa: PLC0415
     from ..collector.service.serving import serve  # noqa: PLC0415
 
+    token = read_token(arguments.token_file, arguments.token or os.environ.get("TLKIT_DASH_TOKEN"))
     with contextlib.ExitStack() as stack:
         source = _follow(arguments, Source, stack) if arguments.follow or arguments.collector else None
         if source is None:
@@ -78,28 +82,38 @@ def _run(arguments: argparse.Namespace) -> int:
             source = Source(analysis)
         if arguments.compare is not None:
             source.compared = analyze(arguments.compare)
-        token = arguments.token or (None if is_loopback(arguments.host) else secrets.token_urlsafe(24))
-        app = create_app(source, host=arguments.host, token=token)
-        return serve(app.server, arguments.host, arguments.port, token, "tl-dash")
+        made_up = None if token or is_loopback(arguments.host) else secrets.token_urlsafe(24)
+        app = create_app(source, host=arguments.host, token=token or made_up)
+        certificate = certificate_of(arguments)
+        return serve(
+            app.server, arguments.host, arguments.port, "tl-dash", shown_token=made_up, certificate=certificate
+        )
 
 
 def _follow(arguments: argparse.Namespace, make: "type[Source]", stack: contextlib.ExitStack) -> "Source":
     """A source that grows with the run."""
     source = make(None, is_live=True, waiting="waiting for the first steps")
-    paths = _mirrored(arguments, stack) if arguments.collector else arguments.trace
+    said = {"run": "", "trouble": ""}
 
-    def tell(words: str) -> None:
-        source.status = words
+    def tell(kind: str, words: str) -> None:
+        said[kind] = words
+        source.status = "; ".join(filter(None, said.values()))
 
-    Follower(paths, source.replace, tell).start()
+    paths = arguments.trace
+    if arguments.collector:
+        paths = _mirrored(arguments, stack, lambda words: tell("trouble", words))
+    Follower(paths, source.replace, lambda words: tell("run", words)).start()
     return source
 
 
-def _mirrored(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> list[str]:
+def _mirrored(
+    arguments: argparse.Namespace, stack: contextlib.ExitStack, on_trouble: Callable[[str], None]
+) -> list[str]:
     """A folder into which the collector's run is fetched."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tlkit-mirror-"))
-    token = arguments.collector_token or os.environ.get("TLKIT_TOKEN", "")
-    mirror = Mirror(arguments.collector, arguments.run, token, Path(folder))
+    given = arguments.collector_token or os.environ.get("TLKIT_TOKEN")
+    token = read_token(arguments.collector_token_file, given) or ""
+    mirror = Mirror(arguments.collector, arguments.run, token, Path(folder), on_trouble)
     stack.callback(mirror.stop)
     mirror.start()
     return [folder]

@@ -1,76 +1,18 @@
 """The collector's HTTP interface (docs/collector.md)."""
 
-import threading
-from collections.abc import Callable
 from typing import Any, Final
 
 from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from ..analysis import Analysis
 from ..reports.report import make_report
-from .alerts import Alerts
 from .guard import protect
-from .live import Follower
-from .metrics import to_prometheus
-from .store import MOST_PIECE_NBYTES, OffsetError, RefusedError, ShardStore
+from .identity import RUN_ID
+from .jobs import Jobs
+from .metrics import store_metrics, to_prometheus
+from .store import MOST_PIECE_NBYTES, FullError, OffsetError, OtherRunError, RefusedError
 
-#: Runs that are analysed at the same time; of the others the shards are kept.
-MOST_FOLLOWED: Final = 8
-#: Runs of before that are analysed again when the collector starts.
-MOST_WOKEN: Final = 3
-
-
-class Jobs:
-    """The runs of a store, each followed as soon as it grows."""
-
-    def __init__(self, store: ShardStore, alerts: Alerts) -> None:
-        self.store = store
-        self._alerts = alerts
-        self._lock = threading.Lock()
-        self._followers: dict[str, Follower] = {}
-        self._newest: dict[str, Analysis] = {}
-        self.status: dict[str, str] = {}
-        for run in store.runs()[:MOST_WOKEN]:
-            self.wake(run)
-
-    def wake(self, run: str) -> None:
-        """A run has grown: follow it."""
-        with self._lock:
-            if run in self._followers:
-                return
-            while len(self._followers) >= MOST_FOLLOWED:
-                oldest = next(iter(self._followers))
-                self._newest.pop(oldest, None)
-                self.status.pop(oldest, None)
-                threading.Thread(target=self._followers.pop(oldest).stop, daemon=True).start()
-            follower = Follower([str(self.store.path_of(run))], self._keeper(run), self._teller(run))
-            self._followers[run] = follower
-            follower.start()
-
-    def _keeper(self, run: str) -> Callable[[Analysis], None]:
-        def keep(analysis: Analysis) -> None:
-            self._newest[run] = analysis
-            self._alerts.look(run, analysis)
-
-        return keep
-
-    def _teller(self, run: str) -> Callable[[str], None]:
-        def tell(words: str) -> None:
-            self.status[run] = words
-
-        return tell
-
-    def newest(self) -> dict[str, Analysis]:
-        """The newest analysis of each run that is followed."""
-        return dict(self._newest)
-
-    def stop(self) -> None:
-        """Stop following."""
-        with self._lock:
-            for follower in self._followers.values():
-                follower.stop()
-            self._followers.clear()
+_STATUS: Final[dict[type[RefusedError], int]] = {OtherRunError: 412, FullError: 507}
 
 
 def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None) -> Flask:
@@ -85,45 +27,57 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
 
     @server.put("/v1/runs/<run>/shards/<shard>")
     def put(run: str, shard: str) -> Any:
-        offset = request.args.get("offset", "")
-        if not offset.isdigit() or len(offset) > 18:  # noqa: PLR2004  63 bits
-            return _error(400, "offset has to be a number of bytes")
+        offset = _offset()
+        run_id, before = request.args.get("run_id", ""), request.args.get("before", "")
+        if offset is None or (run_id and not RUN_ID.fullmatch(run_id)):
+            return _error(400, "offset has to be a number of bytes, run_id 1 to 32 hexadecimal digits")
         if (request.content_length or 0) > MOST_PIECE_NBYTES:
             return _error(413, f"a piece has at most {MOST_PIECE_NBYTES} bytes")
+        piece = request.get_data(cache=False)
         try:
-            size = store.append(run, shard, int(offset), request.get_data(cache=False))
+            size = store.append(run, shard, offset, piece, run_id=run_id, before=before)
         except OffsetError as error:
             return jsonify({"size": error.size}), 409
         except RefusedError as error:
-            return _error(400, str(error))
-        except OSError as error:
-            return _error(507, f"it cannot be kept: {error.strerror}")
+            return _error(_STATUS.get(type(error), 400), str(error))
         jobs.wake(run)
         return jsonify({"size": size})
 
+    @server.post("/v1/runs/<run>/alive")
+    def alive(run: str) -> Any:
+        try:
+            return jsonify({"ok": True}) if store.hear(run) else _error(404, "there is no such run")
+        except RefusedError as error:
+            return _error(400, str(error))
+
     @server.get("/v1/runs")
     def runs() -> Any:
-        return jsonify({"runs": store.runs(), "status": jobs.status})
+        kept = {"nbytes": store.nbytes, "most_nbytes": store.most_nbytes, "waiting": store.waiting.reasons()}
+        return jsonify({"runs": store.runs(), "status": jobs.status, "store": kept})
 
     @server.get("/v1/runs/<run>")
     def run_of(run: str) -> Any:
         try:
-            return jsonify({"shards": store.sizes(run)})
+            return jsonify(
+                {
+                    "shards": store.sizes(run),
+                    "run_id": store.run_id(run),
+                    "waiting": store.waiting.reasons().get(run, ""),
+                }
+            )
         except RefusedError as error:
             return _error(400, str(error))
 
     @server.get("/v1/runs/<run>/shards/<shard>")
     def read(run: str, shard: str) -> Any:
-        offset = request.args.get("offset", "0")
+        offset = _offset("0")
         try:
-            sizes = store.sizes(run)
+            piece = None if offset is None else store.read(run, shard, offset)
         except RefusedError as error:
             return _error(400, str(error))
-        if shard not in sizes or not offset.isdigit() or len(offset) > 18:  # noqa: PLR2004
+        if piece is None:
             return _error(404, "there is no such shard")
-        with (store.path_of(run) / shard).open("rb") as file:
-            file.seek(int(offset))
-            return Response(file.read(MOST_PIECE_NBYTES), mimetype="application/octet-stream")
+        return Response(piece, mimetype="application/octet-stream")
 
     @server.get("/v1/runs/<run>/report")
     def report(run: str) -> Any:
@@ -136,7 +90,10 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
 
     @server.get("/metrics")
     def metrics() -> Any:
-        return Response(to_prometheus(jobs.newest()), mimetype="text/plain; version=0.0.4")
+        text = to_prometheus(jobs.newest()) + store_metrics(
+            store.nbytes, store.most_nbytes, len(store.waiting.reasons())
+        )
+        return Response(text, mimetype="text/plain; version=0.0.4")
 
     @server.get("/healthz")
     def health() -> Any:
@@ -148,6 +105,12 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
 
     protect(server, host=host, token=token, most_nbytes=MOST_PIECE_NBYTES)
     return server
+
+
+def _offset(otherwise: str = "") -> int | None:
+    """Where a piece begins; None for what is no number of 63 bits."""
+    text = request.args.get("offset", otherwise)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None  # noqa: PLR2004
 
 
 def _error(status: int, reason: str) -> Response:

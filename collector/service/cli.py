@@ -1,6 +1,7 @@
 """The command `tl-collect`."""
 
 import argparse
+import contextlib
 import os
 import secrets
 import signal
@@ -8,15 +9,20 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from ... import __version__
-from ...timeline.commands import Parser, run_command, with_completion
+from ...timeline.commands import Parser, clean, run_command, with_completion
 from ...timeline.errors import UsageError
+from ...timeline.open import files_of
 from .alerts import Alerts
+from .arguments import add_certificate, add_token, certificate_of, read_token
 from .push import Pusher, be_modest
 from .store import MOST_NBYTES, ShardStore
 
 PORT = 8060
+_MOST_GB = 1e9
+_MOST_LISTED = 8
 _DESCRIPTION = """\
 Keep what jobs record while they train, and diagnose it again and again.
 
@@ -36,7 +42,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("folder", help="where the shards are kept, one folder a run")
     add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=PORT, help=f"port to listen at (default {PORT}; 0: any free one)")
-    add("--token", help="what senders need to know (default: TLKIT_TOKEN; made up where others can come in)")
+    add_token(add, "what senders need to know (default: TLKIT_TOKEN; made up where others can come in)")
+    add_certificate(add)
     add("--keep-gb", type=float, default=MOST_NBYTES / 1024**3, metavar="N", help="forget the oldest runs beyond N GiB")
     add("--alert", action="append", default=[], metavar="CONDITION", help="as --fail-on of tl-analyze; may be repeated")
     add("--webhook", metavar="URL", help="post alerts there as JSON")
@@ -46,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("trace", nargs="+", help="the timeline, or its folder; it need not be there yet")
     add("--to", required=True, metavar="URL", help="the collector, http://host:8060")
     add("--run", metavar="NAME", help="what the run is called there (default: the timeline's name and the run's id)")
-    add("--token", help="the collector's token (default: TLKIT_TOKEN)")
+    add_token(add, "the collector's token (default: TLKIT_TOKEN)")
     add("--once", action="store_true", help="send what is there, and end")
     return with_completion(parser)
 
@@ -57,19 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    arguments.token = arguments.token or os.environ.get("TLKIT_TOKEN") or None
+    arguments.token = read_token(arguments.token_file, arguments.token or os.environ.get("TLKIT_TOKEN"))
     return _serve(arguments) if arguments.command == "serve" else _push(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from .api import Jobs, create_api  # noqa: PLC0415  so that pushing needs no Flask
+        from .api import create_api  # noqa: PLC0415  so that pushing needs no Flask
         from .guard import is_loopback  # noqa: PLC0415
+        from .jobs import Jobs  # noqa: PLC0415
         from .serving import serve  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"tl-collect serve needs {error.name}: pip install 'tlkit[dashboard]'") from error
-    if arguments.keep_gb <= 0:
-        raise UsageError("--keep-gb has to be more than 0")
+    if not 0 < arguments.keep_gb < _MOST_GB:
+        raise UsageError("--keep-gb has to be more than 0, and less than a billion")
     alarmed = threading.Event()
 
     def on_alert(words: str) -> None:
@@ -82,24 +90,56 @@ def _serve(arguments: argparse.Namespace) -> int:
     store = ShardStore(Path(arguments.folder), most_nbytes=int(arguments.keep_gb * 1024**3))
     jobs = Jobs(store, alerts)
     token = arguments.token or (None if is_loopback(arguments.host) else secrets.token_urlsafe(24))
+    if token and not arguments.token:
+        print(
+            f"tl-collect: the token is {token} (TLKIT_TOKEN or --token-file sets another)", file=sys.stderr, flush=True
+        )
+    api = create_api(jobs, host=arguments.host, token=token)
     try:
-        serve(create_api(jobs, host=arguments.host, token=token), arguments.host, arguments.port, token, "tl-collect")
+        serve(api, arguments.host, arguments.port, "tl-collect", certificate=certificate_of(arguments))
     finally:
         jobs.stop()
+        store.close()
     return 1 if alarmed.is_set() else 0
 
 
+def say(words: str) -> None:
+    """Tell the user; where even that cannot be written, the sending goes on."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"tl-collect: {clean(words)}", file=sys.stderr, flush=True)
+
+
 def _push(arguments: argparse.Namespace) -> int:
-    pusher = Pusher(arguments.trace, arguments.to, arguments.run, arguments.token or "")
+    pusher = Pusher(arguments.trace, arguments.to, arguments.run, arguments.token or "", say)
     be_modest()
     ending = threading.Event()
     if arguments.once:
+        files_of(arguments.trace)  # nothing there is a mistake then
         ending.set()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if ending.is_set():  # asked twice: at once
+            signal.default_int_handler(number, frame)
+        ending.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ending.set())
-    sent = pusher.run_until(ending.is_set)
-    print(f"tl-collect: {sent / 1e6:.1f} MB of {pusher.run} sent", flush=True)
-    return 0
+        signal.signal(number, end)
+    try:
+        is_complete = pusher.run_until(ending.is_set)
+    except KeyboardInterrupt:
+        is_complete = False
+    if pusher.run is None:
+        print(f"tl-collect: nothing was sent: there is no shard yet at {', '.join(arguments.trace)}", file=sys.stderr)
+        return 1
+    print(f"tl-collect: {pusher.sent_nbytes / 1e6:.1f} MB of {pusher.run} sent", flush=True)
+    if is_complete:
+        return 0
+    missing = pusher.missing()
+    listed = ", ".join(f"{nbytes / 1e6:.1f} MB of {name}" for name, nbytes in list(missing.items())[:_MOST_LISTED])
+    more = f" and of {len(missing) - _MOST_LISTED} more" if len(missing) > _MOST_LISTED else ""
+    rest = listed + more or "whether all of it arrived is not known"
+    print(f"tl-collect: not sent: {rest}; push --once sends the rest", file=sys.stderr, flush=True)
+    return 1
 
 
 if __name__ == "__main__":

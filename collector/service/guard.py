@@ -2,18 +2,19 @@
 
 Pages are served to 127.0.0.1 unless told otherwise.  A request has to name a host that is ours (else another web site could
 have its own name point here and read along), and one that changes something has to come from our own pages.  Beyond the machine
-a token is needed, once in the address and from then on as a cookie that scripts cannot read.
+a token is needed: `Authorization: Bearer TOKEN`, or for pages once in the address and from then on a cookie that scripts cannot
+read.  All of it is looked at before the body of a request is (`bridge.py`).
 """
 
 import hmac
 import ipaddress
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from flask import Flask, Response, abort, redirect, request
+from werkzeug.wrappers import Request
 
-COOKIE: Final = "tlkit_token"
 #: Largest body of a request, bytes.
 MOST_NBYTES: Final = 1024 * 1024
 
@@ -28,20 +29,100 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+class Gate:
+    """Whether a request may go on."""
+
+    def __init__(self, *, host: str, token: str | None, cookie: str | None) -> None:
+        """Prepare.
+
+        Args:
+            host: the address that is listened at.
+            token: what a request needs; None to need none, which is for loopback.
+            cookie: name of the cookie that may hold the token; None if the header has to.
+        """
+        self._names = {"localhost", "127.0.0.1", "[::1]", "::1", host}
+        self._any_name = token is not None and not is_loopback(host)
+        self._token, self._cookie = token, cookie
+
+    def check(self, asked: Request) -> Any:
+        """None if the request may go on; a redirect that leaves the token out of the address.
+
+        Raises:
+            HTTPException: it may not.
+        """
+        try:
+            name = urlsplit(f"//{asked.host}").hostname or ""
+        except ValueError:
+            name = ""
+        if not self._any_name and name not in self._names:
+            abort(421, description="this address is not served here")
+        origin = asked.headers.get("Origin")
+        if asked.method not in {"GET", "HEAD"} and origin and not _is_same(origin, asked.host):
+            abort(403, description="the request comes from another site")
+        return None if self._token is None else self._check_token(asked, self._token)
+
+    def _check_token(self, asked: Request, token: str) -> Any:
+        kind, _, said = asked.headers.get("Authorization", "").partition(" ")
+        if kind.lower() == "bearer" and _are_equal(said.strip(), token):
+            return None
+        if self._cookie is None:
+            abort(401, description="a token is needed: the header Authorization: Bearer TOKEN")
+        # Browsers send a cookie to all ports of a host: each server has its own.
+        cookie = f"{self._cookie}_{_port_of(asked)}"
+        if _are_equal(asked.args.get("token", ""), token):
+            answer = redirect(_without_token(asked))
+            answer.set_cookie(cookie, token, httponly=True, samesite="Strict", secure=asked.is_secure)
+            return answer
+        if not _are_equal(asked.cookies.get(cookie, ""), token):
+            abort(401, description="a token is needed: open the address with ?token=…")
+        return None
+
+
+def _without_token(asked: Request) -> str:
+    rest = [(key, value) for key, value in asked.args.items(multi=True) if key != "token"]
+    path = "/" + asked.path.lstrip("/\\")  # two slashes would name another host
+    return path + ("?" + urlencode(rest) if rest else "")
+
+
+def _port_of(asked: Request) -> int:
+    try:
+        return urlsplit(f"//{asked.host}").port or 0
+    except ValueError:
+        return 0
+
+
+def _are_equal(said: str, token: str) -> bool:
+    return hmac.compare_digest(said.encode("utf-8", "replace"), token.encode())
+
+
+def _is_same(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False
+
+
 def protect(
-    server: Flask, *, host: str, token: str | None, script_hashes: Sequence[str] = (), most_nbytes: int = MOST_NBYTES
+    server: Flask,
+    *,
+    host: str,
+    token: str | None,
+    cookie: str | None = None,
+    script_hashes: Sequence[str] = (),
+    most_nbytes: int = MOST_NBYTES,
 ) -> None:
     """Have every request checked, and every answer say what a browser may do with it.
 
     Args:
         host: the address that is listened at.
         token: what a request needs; None to need none, which is for loopback.
+        cookie: name of the cookie that may hold the token; None if there are no pages.
         most_nbytes: largest body of a request.
         script_hashes: of scripts inside the page, as a content security policy writes them.
     """
-    names = {"localhost", "127.0.0.1", "[::1]", "::1", host}
-    any_name = token is not None and not is_loopback(host)
+    gate = Gate(host=host, token=token, cookie=cookie)
     server.config["MAX_CONTENT_LENGTH"] = most_nbytes
+    server.extensions["tlkit_gate"] = gate
     policy = "; ".join(
         (
             "default-src 'self'",
@@ -58,13 +139,7 @@ def protect(
 
     @server.before_request
     def check() -> Any:
-        name = urlsplit(f"//{request.host}").hostname or ""
-        if not any_name and name not in names:
-            abort(421, description="this address is not served here")
-        origin = request.headers.get("Origin")
-        if request.method not in {"GET", "HEAD"} and origin and urlsplit(origin).netloc != request.host:
-            abort(403, description="the request comes from another site")
-        return None if token is None else _check_token(token)
+        return gate.check(request)
 
     @server.after_request
     def harden(response: Response) -> Response:
@@ -73,16 +148,3 @@ def protect(
         response.headers["Referrer-Policy"] = "no-referrer"
         response.headers["X-Frame-Options"] = "DENY"
         return response
-
-
-def _check_token(token: str) -> Any:
-    """None if the request may go on; a redirect that leaves the token out of the address; else 401."""
-    given = request.args.get("token", "")
-    if given and hmac.compare_digest(given.encode(), token.encode()):
-        answer = redirect(request.path or "/")
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
-        return answer
-    said = request.cookies.get(COOKIE, "") or request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(said.encode(), token.encode()):
-        abort(401, description="a token is needed: open the address that tl-dash printed")
-    return None

@@ -1,5 +1,6 @@
 """The newest analyses as Prometheus reads them (text format 0.0.4)."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -27,29 +28,49 @@ _HELP: Final = {
 }
 
 
+#: A longer value is cut, and ends in a digest of all of it, so that two that begin alike stay two.
+MOST_LABEL: Final = 200
+
+
 def label(value: object) -> str:
     """A label's value, escaped as the format wants it."""
-    text = str(value)[:200]
+    text = str(value).encode("utf-8", "replace").decode()
+    if len(text) > MOST_LABEL:
+        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        text = f"{text[: MOST_LABEL - len(digest) - 1]}~{digest}"
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def to_prometheus(analyses: Mapping[str, Analysis]) -> str:
-    """All runs' metrics.
+    """All runs' metrics.  No sample is there twice, for which Prometheus would refuse all: of several, the largest stays.
 
     Args:
         analyses: the newest analysis by run.
     """
-    samples: dict[str, list[str]] = {name: [] for name in _HELP}
+    samples: dict[str, dict[str, float]] = {name: {} for name in _HELP}
     for run, analysis in analyses.items():
         for name, labels, value in _samples(analysis):
             if np.isfinite(value):
                 shown = ",".join(f'{key}="{label(item)}"' for key, item in {"run": run, **labels}.items())
-                samples[name].append(f"{name}{{{shown}}} {value:.9g}")
+                samples[name][shown] = max(value, samples[name].get(shown, value))
     lines = []
     for name, found in samples.items():
         if found:
-            lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge", *found]
+            lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge"]
+            lines += [f"{name}{{{shown}}} {value:.9g}" for shown, value in found.items()]
     return "\n".join(lines) + "\n"
+
+
+def store_metrics(nbytes: int, most_nbytes: int, waiting: int) -> str:
+    """The collector's own metrics: what it keeps, what it may keep, and how many runs wait for room."""
+    told = {
+        "tlkit_store_bytes": ("Bytes of all runs that are kept", nbytes),
+        "tlkit_store_limit_bytes": ("Bytes that may be kept (--keep-gb)", most_nbytes),
+        "tlkit_store_waiting_runs": ("Runs whose senders wait since what they send cannot be kept", waiting),
+    }
+    return "".join(
+        f"# HELP {name} {text}\n# TYPE {name} gauge\n{name} {value}\n" for name, (text, value) in told.items()
+    )
 
 
 def _samples(analysis: Analysis) -> Iterator[tuple[str, dict[str, object], float]]:

@@ -1,26 +1,30 @@
 """A collector's copy of a run, fetched while it grows."""
 
-import json
-import logging
+import re
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ...timeline.errors import UsageError
+from .client import Client
 
 POLL_S: Final = 0.5
-_TIMEOUT_S: Final = 10.0
-
-_log = logging.getLogger("tlkit.collector")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}")
 
 
 class Mirror:
     """Fetches the shards of one run of a collector into a folder."""
 
-    def __init__(self, url: str, run: str | None, token: str, folder: Path) -> None:
+    def __init__(
+        self,
+        url: str,
+        run: str | None,
+        token: str,
+        folder: Path,
+        on_trouble: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Prepare.
 
         Args:
@@ -28,13 +32,13 @@ class Mirror:
             run: which one; None for the one that grew last.
             token: the collector's.
             folder: where to put the shards.
+            on_trouble: called with words when something hinders it or the run's sender, and with "" when nothing does.
 
         Raises:
             UsageError: `url` is none.
         """
-        if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
-            raise UsageError(f"--collector {url}: an address is needed, as http://host:8060")
-        self._url, self.run, self._token, self._folder = url.rstrip("/"), run, token, folder
+        self._client = Client(url, token, "--collector")
+        self.run, self._folder, self._tell = run, folder, on_trouble
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep_fetching, name="tlkit-mirror", daemon=True)
 
@@ -49,42 +53,42 @@ class Mirror:
     def _keep_fetching(self) -> None:
         while not self._stopping.is_set():
             try:
-                self.fetch()
-            except (OSError, ValueError, KeyError) as error:
-                _log.debug("the collector cannot be read: %s", error)
+                self._tell(self.fetch())
+            except (OSError, UsageError) as error:
+                self._tell(str(error))
+            except (KeyError, TypeError, ValueError):
+                self._tell(f"what {self._client.url} answers makes no sense")
             self._stopping.wait(POLL_S)
 
-    def fetch(self) -> int:
-        """Fetch what is new; returns its bytes.
+    def fetch(self) -> str:
+        """Fetch what is new; returns what hinders the run's sender, "" if nothing does.
 
         Raises:
-            OSError: the collector does not answer, or refuses.
+            OSError: the collector does not answer, or what it says cannot be written.
+            UsageError: it refuses.
         """
         if self.run is None:
-            runs = json.loads(self._get("/v1/runs"))["runs"]
+            runs = self._ask("/v1/runs")["runs"]
             if not runs:
-                return 0
+                return ""
             self.run = str(runs[0])
-        total = 0
-        for name, size in json.loads(self._get(f"/v1/runs/{urllib.parse.quote(self.run)}"))["shards"].items():
-            if "/" in name or name.startswith("."):
-                continue
-            path = self._folder / name
-            have = path.stat().st_size if path.exists() else 0
-            while have < int(size):
-                where = f"/v1/runs/{urllib.parse.quote(self.run)}/shards/{urllib.parse.quote(name)}?offset={have}"
-                piece = self._get(where)
-                if not piece:
-                    break
-                with path.open("ab") as file:
-                    file.write(piece)
-                have += len(piece)
-                total += len(piece)
-        return total
+        where = f"/v1/runs/{urllib.parse.quote(self.run, safe='')}"
+        described = self._ask(where)
+        for name, size in described["shards"].items():
+            if _NAME.fullmatch(name):
+                self._fetch_shard(f"{where}/shards/{name}", self._folder / name, int(size))
+        waiting = described.get("waiting")
+        return f"the collector does not take more of this run: {waiting}" if waiting else ""
 
-    def _get(self, path: str) -> bytes:
-        request = urllib.request.Request(self._url + path)  # noqa: S310  http or https, see above
-        request.add_header("Authorization", f"Bearer {self._token}")
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            content: bytes = answer.read()
-            return content
+    def _fetch_shard(self, where: str, path: Path, size: int) -> None:
+        have = path.stat().st_size if path.exists() else 0
+        while have < size:
+            status, piece = self._client.fetch("GET", f"{where}?offset={have}")
+            if status != 200 or not piece:  # noqa: PLR2004
+                return
+            with path.open("ab") as file:
+                file.write(piece)
+            have += len(piece)
+
+    def _ask(self, path: str) -> dict[str, Any]:
+        return self._client.ask("GET", path)[1]

@@ -4,36 +4,43 @@ It reads the files that the ranks write, in a process of its own and at low prio
 no training step waits for it, and what has not been sent is still in the file.
 """
 
-import json
-import logging
+import contextlib
 import os
 import re
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ...timeline.errors import TraceNotFoundError, UsageError
 from ...timeline.open import files_of
+from .client import Client, WaitError
+from .identity import HEAD_NBYTES, digest_of, run_id_in, start_of_before
 
 #: Bytes of one piece.
 PIECE_NBYTES: Final = 1024 * 1024
 POLL_S: Final = 0.25
-_TIMEOUT_S: Final = 10.0
+#: A sender that has nothing to send says that it is there.
+ALIVE_S: Final = 10.0
 #: Waits after failures, doubled each time.
 _FIRST_WAIT_S: Final = 0.25
 _LONGEST_WAIT_S: Final = 5.0
+#: Another run's bytes under our name, as often in a row, are no coincidence.
+_MOST_CONFLICTS: Final = 8
+_UNREADABLE: Final = "what the collector answers makes no sense"
 
-_log = logging.getLogger("tlkit.collector")
+
+class OtherRunError(Exception):
+    """The collector has another run of that name."""
 
 
 class Pusher:
     """Keeps a collector's copy of some shards up to date."""
 
-    def __init__(self, paths: Sequence[str], url: str, run: str | None, token: str = "") -> None:
+    def __init__(
+        self, paths: Sequence[str], url: str, run: str | None, token: str, on_news: Callable[[str], None]
+    ) -> None:
         """Prepare.
 
         Args:
@@ -42,127 +49,225 @@ class Pusher:
             run: what the run is called there; None for the timeline's name and the run's own id, so that the next run of the
                 same name is another one.
             token: the collector's.
+            on_news: called with words about what the user should know.
 
         Raises:
             UsageError: `url` is none.
         """
-        if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
-            raise UsageError(f"--to {url}: the address of a collector is needed, as http://host:8060")
-        self._paths, self.run, self._token = list(paths), run, token
-        self._url = url.rstrip("/")
-        self._sent: dict[str, int] | None = None
-        """Bytes of each shard that the collector has; None until it was asked."""
+        self._client = Client(url, token, "--to")
+        self._paths, self._chosen, self._say = list(paths), run, on_news
+        self.run = run
+        self.sent_nbytes = 0
+        self._run_id = ""
+        self._apart = ""
+        """What a name ends in that has to be told from another run's."""
+        self._there: dict[str, int] = {}
+        """Bytes of each shard that the collector has, as far as it is known."""
+        self._is_known = False
+        self._goal: dict[str, int] = {}
+        self._conflicts = 0
+        self._told: set[str] = set()
+        self._alive_s = time.monotonic()
 
-    def send_new(self) -> int:
+    def send_new(self, *, is_last: bool = False) -> int:
         """Send what the collector does not have yet; returns the bytes.
 
+        Args:
+            is_last: what names no run by now never will.
+
         Raises:
-            OSError: it does not answer.
+            OSError: it does not answer, or cannot keep it now.
             UsageError: it refuses what it is sent.
         """
-        try:
-            files = files_of(self._paths)
-        except TraceNotFoundError:
-            return 0
-        if self.run is None:
-            self.run = _name_of_run(files[0])
-            if self.run is None:
-                return 0
-        if self._sent is None:
-            self._sent = self._ask(f"/v1/runs/{self.run}")["shards"]
         total = 0
-        for path in files:
-            total += self._send(path)
+        try:
+            files = self._files(is_last=is_last)
+            if files and self.run is not None:
+                self._ask_sizes()
+                for path in files:
+                    total += self._send(path)
+                self._stay(sent=total > 0)
+        except OtherRunError as error:
+            self._keep_apart(str(error))
         return total
 
+    def missing(self) -> dict[str, int]:
+        """Bytes of each shard that are not at the collector, of those that were there when the end was asked for."""
+        left = {name: nbytes - self._there.get(name, 0) for name, nbytes in self._goal.items()}
+        return {name: nbytes for name, nbytes in left.items() if nbytes > 0}
+
+    def _set_goal(self) -> None:
+        """What is there now has to be sent; what is written from now on need not."""
+        with contextlib.suppress(TraceNotFoundError, FileNotFoundError):
+            self._goal = {path.name: path.stat().st_size for path in self._files(is_last=True)}
+
+    def _files(self, *, is_last: bool) -> list[Path]:
+        """The shards of the run; names the run as soon as they do."""
+        try:
+            found = {path: _head(path) for path in files_of(self._paths)}
+        except (TraceNotFoundError, FileNotFoundError):
+            self._say_once(f"waiting for {', '.join(self._paths)}: nothing is there yet")
+            return []
+        ids = {path: run_id_in(head) for path, head in found.items()}
+        run_id = next((run_id for run_id in ids.values() if run_id), "")
+        if run_id != self._run_id:
+            if self._run_id:
+                self._say(f"{', '.join(self._paths)}: another run begins")
+            self._run_id, self.run = run_id, self._chosen
+            self._forget()
+        if found:
+            self._apart = (run_id or digest_of(next(iter(found.values()))))[:8]
+        if self.run is None:
+            self.run = self._name(found, is_last=is_last)
+        others = [path.name for path, of in ids.items() if of and of != run_id]
+        if others:
+            self._say_once(f"left out, since they are of another run: {', '.join(others[:8])}")
+        # A shard that names no run yet is left until it does, where others do.
+        return [
+            path
+            for path, of in ids.items()
+            if of == run_id or (not of and (is_last or len(found[path]) >= HEAD_NBYTES))
+        ]
+
+    def _forget(self) -> None:
+        """Ask again what the collector has."""
+        self._there, self._is_known = {}, False
+
+    def _name(self, found: dict[Path, bytes], *, is_last: bool) -> str | None:
+        """The timeline's name and its run's id; None as long as nothing tells the run."""
+        if not found:
+            return None
+        path, head = next(iter(found.items()))
+        if not self._run_id and not (len(head) >= HEAD_NBYTES or (is_last and head)):
+            return None
+        stem = re.sub(r"(\.rank\d+)?\.json.*$", "", path.name)
+        cleaned = re.sub(r"[^A-Za-z0-9._-]", "_", stem).lstrip(".-")[:80] or "run"
+        return f"{cleaned}-{self._apart}"
+
+    def _keep_apart(self, reason: str) -> None:
+        """Another run has the name: take one of our own."""
+        suffix = f"-{self._apart}"
+        self._forget()
+        self._conflicts += 1
+        if self._conflicts > _MOST_CONFLICTS:
+            raise UsageError(f"{reason}; choose another name with --run")
+        if self.run is None or self.run.endswith(suffix):
+            return  # the next run may just have begun to write to the same file: look at it again
+        self.run = self.run[: 120 - len(suffix)] + suffix
+        self._say(f"{reason}; this one is called {self.run} there")
+
     def _send(self, path: Path) -> int:
-        assert self._sent is not None
-        total = 0
+        total, there = 0, self._there
         with path.open("rb") as file:
             while True:
-                offset = self._sent.get(path.name, 0)
-                if offset > path.stat().st_size:
-                    raise UsageError(
-                        f"{path.name} of the run {self.run} is longer at the collector than here: it is another run's; "
-                        "choose a name with --run"
-                    )
-                file.seek(offset)
+                offset = there.get(path.name, 0)
+                if offset > os.fstat(file.fileno()).st_size:
+                    raise OtherRunError(f"{path.name} of {self.run} is longer at the collector than here")
+                start = start_of_before(offset)
+                file.seek(start)
+                before = file.read(offset - start)
                 piece = file.read(PIECE_NBYTES)
                 if not piece:
                     return total
-                name = urllib.parse.quote(path.name)
-                answer = self._ask(f"/v1/runs/{self.run}/shards/{name}?offset={offset}", piece)
+                size = self._put(path.name, offset, before, piece)
+                there[path.name] = size
                 # Where the collector knows better, it says so: some of it had arrived before.
-                self._sent[path.name] = int(answer["size"])
-                if self._sent[path.name] > offset:
-                    total += self._sent[path.name] - offset
-                else:
+                if size <= offset:
                     return total
+                total += size - offset
+                self.sent_nbytes += size - offset
+                self._conflicts = 0
 
-    def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any]:
-        method = "GET" if body is None else "PUT"
-        request = urllib.request.Request(self._url + path, data=body, method=method)  # noqa: S310  http or https, see above
-        request.add_header("Authorization", f"Bearer {self._token}")
-        request.add_header("Content-Type", "application/octet-stream")
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-                value: dict[str, Any] = json.loads(answer.read())
-                return value
-        except urllib.error.HTTPError as error:
-            said = error.read(10_000)
-            if error.code == 409:  # noqa: PLR2004  conflict
-                conflict: dict[str, Any] = json.loads(said)
-                return conflict
-            if error.code >= 500:  # noqa: PLR2004  it may recover
-                raise OSError(f"the collector fails: {error.code}") from error
-            try:
-                reason = json.loads(said).get("error", "")
-            except ValueError:
-                reason = ""
-            raise UsageError(f"the collector at {self._url} refuses: {reason or error.reason}") from error
-        except ValueError as error:
-            raise UsageError(f"what answers at {self._url} is no collector") from error
+    def _put(self, name: str, offset: int, before: bytes, piece: bytes) -> int:
+        known = {"offset": offset, "run_id": self._run_id, "before": digest_of(before) if before else ""}
+        query = urllib.parse.urlencode({key: value for key, value in known.items() if value != ""})
+        status, answer = self._client.ask("PUT", f"{self._where()}/shards/{urllib.parse.quote(name)}?{query}", piece)
+        if status == 412:  # noqa: PLR2004  precondition failed
+            raise OtherRunError(str(answer.get("error", "the collector has another run of that name")))
+        size = answer.get("size")
+        if status == 404 or not isinstance(size, int) or size < 0:  # noqa: PLR2004
+            raise UsageError(f"{_UNREADABLE}: {self._client.url} is no collector")
+        self._alive_s = time.monotonic()
+        return size
 
-    def run_until(self, is_over: Callable[[], bool]) -> int:
-        """Send until `is_over`, and then what is left; returns the bytes sent.  Goes on through failures of the network.
+    def _ask_sizes(self) -> None:
+        """Learn how many bytes of each shard the collector has, if that is not known."""
+        if self._is_known:
+            return
+        _, answer = self._client.ask("GET", self._where())
+        sizes, theirs = _sizes_of(answer.get("shards")), answer.get("run_id")
+        if theirs and self._run_id and theirs != self._run_id:
+            raise OtherRunError(f"the run {self.run} at the collector is another one")
+        self._there, self._is_known = sizes, True
+
+    def _stay(self, *, sent: bool) -> None:
+        """Say that we are there, so that the run counts as live."""
+        if sent or time.monotonic() - self._alive_s < ALIVE_S:
+            return
+        self._alive_s = time.monotonic()
+        status, _ = self._client.ask("POST", f"{self._where()}/alive", b"")
+        if status == 404:  # noqa: PLR2004
+            self._say(f"the collector has no run {self.run} any more: it is sent again")
+            self._forget()
+
+    def _where(self) -> str:
+        return f"/v1/runs/{urllib.parse.quote(self.run or '', safe='')}"
+
+    def _say_once(self, words: str) -> None:
+        if words not in self._told:
+            self._told.add(words)
+            self._say(words)
+
+    def run_until(self, is_over: Callable[[], bool]) -> bool:
+        """Send until `is_over`, and then what is left; returns whether all of it is there.
+
+        Goes on through failures of the network and of the collector, and says when they begin and end.
 
         Raises:
             UsageError: the collector refuses what it is sent.
         """
-        total, wait_s = 0, _FIRST_WAIT_S
+        wait_s, trouble, was_over = _FIRST_WAIT_S, "", False
         while True:
             over = is_over()
             try:
-                total += self.send_new()
-                wait_s = _FIRST_WAIT_S
-                if over:
-                    return total
+                if over and not was_over:
+                    self._set_goal()
+                was_over = over
+                self.send_new(is_last=over)
+                if over and self._is_known:
+                    self._is_known = False
+                    self._ask_sizes()  # what counts is what it says that it has
+                if trouble:
+                    self._say(f"{self.run}: it goes on")
+                wait_s, trouble = _FIRST_WAIT_S, ""
+                if over and not self.missing():
+                    return True
             except OSError as error:
-                _log.debug("nothing could be sent: %s", error)
-                self._sent = None  # whatever it has now
+                self._is_known = False
+                reason = str(error) if isinstance(error, WaitError) else f"{error.strerror or error}: {error.filename}"
+                if reason != trouble:
+                    self._say(reason if over else f"{reason}; trying again")
+                trouble = reason
                 if over and wait_s >= _LONGEST_WAIT_S:
-                    _log.warning("the collector at %s does not answer: the rest is in the files", self._url)
-                    return total
+                    return False
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
                 continue
             time.sleep(POLL_S)
 
 
-def _name_of_run(path: Path) -> str | None:
-    """The timeline's name and its run's id; None as long as the file has no header."""
+def _head(path: Path) -> bytes:
     with path.open("rb") as file:
-        found = re.search(rb'"run_id": ?"([0-9a-f]{1,32})"', file.read(4096))
-    if found is None:
-        return None
-    stem = re.sub(r"(\.rank\d+)?\.json.*$", "", path.name)
-    cleaned = re.sub(r"[^A-Za-z0-9._-]", "_", stem).lstrip(".-")[:80] or "run"
-    return f"{cleaned}-{found[1].decode()[:8]}"
+        return file.read(HEAD_NBYTES)
+
+
+def _sizes_of(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or not all(isinstance(size, int) and size >= 0 for size in value.values()):
+        raise UsageError(_UNREADABLE)
+    return dict(value)
 
 
 def be_modest() -> None:
     """Take the processor only when nobody else wants it."""
-    try:
+    with contextlib.suppress(OSError):
         os.nice(15)
-    except OSError:
-        _log.debug("the priority cannot be lowered")

@@ -1,40 +1,109 @@
 """Serves an application until it is interrupted."""
 
+import asyncio
+import contextlib
 import signal
 import socket
+import ssl
+from pathlib import Path
+from typing import Any, Final
 
+import uvicorn
 from flask import Flask
-from waitress import create_server
 
 from ...timeline.errors import UsageError
+from .bridge import Bridge
+from .connections import HEADER_S, MOST_HEADER_NBYTES, Connection
 
-#: A page asks for its figures and views side by side.
-THREADS = 8
+#: Answers that are under way when the server ends.
+_LAST_ANSWERS_S: Final = 3
 
 
-def serve(server: Flask, host: str, port: int, token: str | None, name: str) -> int:
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose TLS connections have to be set up within the time that a header has."""
+
+    async def create_server(self, *args: Any, **settings: Any) -> asyncio.Server:
+        if settings.get("ssl") is not None:
+            settings["ssl_handshake_timeout"] = HEADER_S
+        return await super().create_server(*args, **settings)
+
+
+def serve(
+    server: Flask,
+    host: str,
+    port: int,
+    name: str,
+    *,
+    shown_token: str | None = None,
+    certificate: tuple[str, str | None] | None = None,
+) -> int:
     """Serve at an address and say which; returns 0 when interrupted.
 
+    Args:
+        name: of the command, for what it prints.
+        shown_token: a token that is printed with the address, since nobody knows it.
+        certificate: files with a certificate and its key (None: in the same file), to serve https.
+
     Raises:
-        UsageError: the address cannot be listened at.
+        UsageError: the address cannot be listened at, or the certificate cannot be read.
     """
+    bridge = Bridge(server)
+    settings = _settings(bridge, certificate)
+    listener = _listen(host, port)
+    port = listener.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "http" if certificate is None else "https"
+    print(f"{name}: {scheme}://{shown}:{port}/" + (f"?token={shown_token}" if shown_token else ""), flush=True)
+    # Whoever ends us gently gets the same end as Ctrl-C: what has been put into temporary folders goes.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=_Loop) as runner:
+            runner.run(uvicorn.Server(settings).serve(sockets=[listener]))
+    finally:
+        bridge.close()
+        listener.close()
+    return 0
+
+
+def _settings(bridge: Bridge, certificate: tuple[str, str | None] | None) -> uvicorn.Config:
+    certfile, keyfile = certificate or (None, None)
+    settings = uvicorn.Config(
+        bridge,
+        interface="asgi3",
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=MOST_HEADER_NBYTES,
+        timeout_keep_alive=int(HEADER_S),
+        timeout_graceful_shutdown=_LAST_ANSWERS_S,
+        backlog=1024,
+        ssl_certfile=certfile,
+        ssl_keyfile=keyfile,
+    )
+    try:
+        for file in filter(None, (certfile, keyfile)):
+            Path(file).open("rb").close()
+        settings.load()
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or error
+        raise UsageError(
+            f"--certfile {certfile}, --keyfile {keyfile}: no certificate with its key: {reason}"
+        ) from error
+    return settings
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
+        )
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(
             f"cannot listen at {host} port {port}: {reason}; choose another with --host and --port"
         ) from error
-    port = listener.getsockname()[1]
-    serving = create_server(server, sockets=[listener], threads=THREADS, ident="")
-    shown = f"[{host}]" if ":" in host else host
-    print(f"{name}: http://{shown}:{port}/" + (f"?token={token}" if token else ""), flush=True)
-    # Whoever ends us gently gets the same end as Ctrl-C: what has been put into temporary folders goes.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        serving.run()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        serving.close()
-    return 0

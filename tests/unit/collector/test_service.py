@@ -1,68 +1,51 @@
 """The parts of the collector that need no network."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.fuzzing import examples
 from tests.traces import make_trace
 from tlkit.collector import analyze
 from tlkit.collector.service.alerts import Alerts
 from tlkit.collector.service.live import Follower
-from tlkit.collector.service.metrics import label, to_prometheus
-from tlkit.collector.service.store import OffsetError, RefusedError, ShardStore
+from tlkit.collector.service.metrics import MOST_LABEL, label, to_prometheus
 from tlkit.timeline.errors import TraceNotFoundError
+from tlkit.timeline.trace import COUNTER_COLUMNS, make_table
 
 from .test_diagnosis import changed, jittered
-
-
-@settings(max_examples=examples(50))
-@given(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=12)), max_size=25))
-def test_a_shard_never_has_gaps_or_doubles(pieces: list[tuple[int, bytes]]) -> None:
-    """Whatever is sent in whatever order: the shard is what fits at its end, piece after piece."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        store = ShardStore(Path(folder) / "kept")
-        expected = b""
-        for offset, piece in pieces:
-            try:
-                assert store.append("r", "t.json", offset, piece) == len(expected) + len(piece)
-                assert offset == len(expected)
-                expected += piece
-            except OffsetError as error:
-                assert error.size == len(expected) != offset
-        kept = Path(folder) / "kept" / "r" / "t.json"
-        assert (kept.read_bytes() if kept.exists() else b"") == expected
-
-
-def test_the_oldest_runs_go_first(tmp_path: Path) -> None:
-    """And one run alone cannot be larger than what is kept."""
-    import os
-
-    store = ShardStore(tmp_path, most_nbytes=3000)
-    for number in range(4):
-        store.append(f"r{number}", "t.json", 0, b"x" * 900)
-        os.utime(tmp_path / f"r{number}" / "t.json", (number, number))
-    assert store.runs() == ["r3", "r2", "r1"]
-    with pytest.raises(RefusedError, match="larger than"):
-        store.append("big", "t.json", 0, b"x" * 4000)
-
-
-@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 200, "a\x00b"])
-def test_names_are_names(name: str, tmp_path: Path) -> None:
-    """Nothing that a path could make something of."""
-    with pytest.raises(RefusedError):
-        ShardStore(tmp_path).append(name, "t.json", 0, b"x")
 
 
 def test_labels_are_escaped() -> None:
     """As the text format wants it."""
     assert label('a"b\\c\nd') == 'a\\"b\\\\c\\nd'
     assert to_prometheus({}) == "\n"
+
+
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    """Each is cut, to no more than the limit, and two never become one; half a character is no obstacle."""
+    names = ["x" * MOST_LABEL + str(number) for number in range(100)] + ["x" * MOST_LABEL, "\ud800"]
+    labels = {label(name) for name in names}
+    assert len(labels) == len(names)
+    assert all(len(name.encode()) <= MOST_LABEL for name in labels)
+
+
+def test_no_sample_leaves_twice() -> None:
+    """Counters whose names are alike for 200 characters, and two findings with one cause: Prometheus refuses doubles."""
+    analysis = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))
+    names = ["gpu " * 60 + suffix for suffix in "ab"]
+    counters = make_table(COUNTER_COLUMNS, {"rank": [0, 0], "name": names, "ts_ns": [1, 2], "value": [1.0, 2.0]})
+    doubled = replace(
+        analysis,
+        facts=replace(analysis.facts, trace=replace(analysis.trace, counters=counters)),
+        findings=[*analysis.findings, replace(analysis.findings[0], predicted_gain=0.01)],
+    )
+    samples = [line.rpartition(" ") for line in to_prometheus({"r": doubled}).splitlines() if not line.startswith("#")]
+    assert len({name for name, _, _ in samples}) == len(samples)
+    assert [value for name, _, value in samples if name.startswith("tlkit_counter")] == ["1", "2"]
+    (gain,) = [float(value) for name, _, value in samples if name.startswith("tlkit_finding_gain_ratio")][:1]
+    assert gain > 0.01
 
 
 def test_an_alert_is_told_once_until_it_is_over() -> None:
