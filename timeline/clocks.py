@@ -15,7 +15,7 @@ from .columns import map_times
 from .trace import Clock, RankClock, Trace
 
 #: Kinds that nobody leaves before everybody has come.
-_MEETINGS: Final = ("allreduce", "allgather", "alltoall", "reducescatter", "barrier")
+MEETINGS: Final = ("allreduce", "allgather", "alltoall", "reducescatter", "barrier")
 
 #: With fewer collectives, or less time from the first to the last, clocks are taken to run equally fast.
 _LEAST_FOR_DRIFT: Final = 30
@@ -128,7 +128,7 @@ def find_clocks(trace: Trace) -> tuple[dict[int, RankClock], tuple[int, ...]]:
 
 def _meetings(trace: Trace) -> dict[int, _Meetings]:
     table = trace.collectives
-    table = table[table["kind"].isin(_MEETINGS)]
+    table = table[table["kind"].isin(MEETINGS)]
     found = {}
     for rank, rows in table.groupby("rank", observed=True):
         keys = pd.MultiIndex.from_arrays([rows["process_set"], rows["seq"], rows["kind"].astype("str")])

@@ -34,6 +34,8 @@ class OpenTensor:
     """Whether all ranks had asked for it."""
     asked_by: tuple[int, ...] = ()
     """Ranks that are known to have asked for it, beside the recording one; () where the file does not tell."""
+    awaited: tuple[int, ...] = ()
+    """Ranks that are known not to have, where the files tell which have to; () otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +51,8 @@ class RankEnd:
     open_tensors: tuple[OpenTensor, ...] = ()
     """In the order of submission, MAX_OPEN_TENSORS at most."""
     open_tensor_count: int = 0
+    is_snapshot: bool = False
+    """Written while the program was there, because it did not go on: what is under way hangs."""
 
 
 def make_end(
@@ -57,6 +61,7 @@ def make_end(
     error: str = "",
     open_spans: Sequence[OpenSpan] = (),
     open_tensors: Sequence[OpenTensor] = (),
+    is_snapshot: bool = False,
 ) -> RankEnd:
     """The record of an end, in order and of bounded size."""
     return RankEnd(
@@ -65,6 +70,7 @@ def make_end(
         open_spans=tuple(sorted(open_spans, key=lambda span: span.start_ns)[-MAX_OPEN_SPANS:]),
         open_tensors=tuple(sorted(open_tensors, key=lambda tensor: tensor.submitted_ns)[:MAX_OPEN_TENSORS]),
         open_tensor_count=len(open_tensors),
+        is_snapshot=is_snapshot,
     )
 
 
@@ -76,9 +82,11 @@ def ends_from(described: Mapping[str, Mapping[str, Any]]) -> dict[int, RankEnd]:
             error=end["error"],
             open_spans=tuple(OpenSpan(**span) for span in end["open_spans"]),
             open_tensors=tuple(
-                OpenTensor(**{**tensor, "asked_by": tuple(tensor["asked_by"])}) for tensor in end["open_tensors"]
+                OpenTensor(**{**tensor, **{name: tuple(tensor.get(name, ())) for name in ("asked_by", "awaited")}})
+                for tensor in end["open_tensors"]
             ),
             open_tensor_count=end["open_tensor_count"],
+            is_snapshot=end.get("is_snapshot", False),
         )
         for rank, end in described.items()
     }

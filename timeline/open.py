@@ -61,8 +61,9 @@ def open_trace(
             known.setdefault(reader.NAME, []).append(source)
     if not known:
         raise UnknownFormatError(
-            f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod, a "
-            "trace of the PyTorch profiler, an sqlite export of Nsight Systems, or other Chrome trace JSON; plain, gzip or zstd"
+            f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod, a trace of "
+            "the PyTorch profiler or a dump of torch's Flight Recorder, an sqlite export of Nsight Systems, or other Chrome "
+            "trace JSON; plain, gzip or zstd"
         )
     if set(known) == {own_format.NAME, kineto.NAME}:
         own, of_profiler = (

@@ -55,7 +55,7 @@ def _what_to_do(condition: Condition) -> str:
     who = f"rank {condition.blamed_ranks[0]}" if condition.blamed_ranks else "the ranks"
     if condition.ending == "hung":
         return (
-            f"See what {who} does where it stopped: py-spy dump --pid of it while it hangs; a branch that not all ranks take, "
+            f"See where {who} stopped: py-spy dump --pid while it hangs; a branch that not all ranks take, "
             "a collective that one of them leaves out, a lock, a file or the network."
         )
     if any(end.how == "failed" for end in condition.endings):
@@ -70,6 +70,13 @@ def _nothing_known(facts: Facts) -> Finding:
             "no-steps",
             "This trace of another tool marks neither steps of training nor work of a device: it can be seen, not diagnosed.",
             "Look at it in tl-dash or Perfetto; for a diagnosis record the training with tl-run or torch.profiler (schedule=…).",
+        )
+    if any(end.is_snapshot for end in facts.trace.meta.ends.values()):
+        return plain(
+            "unknown",
+            "nothing-hangs",
+            "Nothing hangs in these dumps: no rank waits for a collective that another has left out.",
+            "Take the dumps of all ranks while the job stands still; what takes its time, a timeline shows (tl-run).",
         )
     if facts.breakdown.knows_compute:
         what = "the optimizer never stepped while the timeline was on"

@@ -121,7 +121,7 @@ def _ending(
 ) -> tuple[str, tuple[int, ...]]:
     """How the run ended, and through which ranks."""
     if not endings or all(end.how == "unknown" for end in endings):
-        return _ending_without_marks(endings, waiting, step_ns)
+        return _ending_without_marks(trace, endings, waiting, step_ns)
     blamed = _awaited(endings, waiting)
     if all(end.how == "closed" for end in endings):
         return ("ended-early", blamed) if waiting else ("complete", ())
@@ -149,9 +149,11 @@ def _first_to_end(endings: tuple[RankEnding, ...], alive_ns: int) -> tuple[int, 
 
 
 def _ending_without_marks(
-    endings: tuple[RankEnding, ...], waiting: tuple[Waiting, ...], step_ns: float
+    trace: Trace, endings: tuple[RankEnding, ...], waiting: tuple[Waiting, ...], step_ns: float
 ) -> tuple[str, tuple[int, ...]]:
     """Where a format has no mark for an end, only tensors that wait for long tell that there was none."""
+    if waiting and any(end.is_snapshot for end in trace.meta.ends.values()):
+        return "hung", waiting[0].missing
     last_ns = max((end.last_ns for end in endings), default=0)
     if waiting and step_ns and last_ns - waiting[0].since_ns >= max(MIN_HANG_NS, MIN_HANG_STEPS * step_ns):
         return "hung", waiting[0].missing

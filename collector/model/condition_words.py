@@ -142,6 +142,8 @@ def _wait(item: Waiting, condition: "Condition") -> str:
     since = f"from {seconds(item.since_ns)} on "
     if item.missing:
         never = f", which {of_ranks(item.missing)} never asked for"
+    elif item.all_asked:
+        never = ", which all have asked for, and which does not come to its end"
     elif condition.is_incomplete:
         never = ", which a rank without a file here has not asked for"
     else:

@@ -67,6 +67,8 @@ class Waiting:
     missing: tuple[int, ...]
     """Ranks that had not asked; () where it cannot be known."""
     since_ns: int
+    all_asked: bool = False
+    """Nobody is missing: the operation itself does not come to its end."""
 
 
 def find_endings(trace: Trace) -> tuple[RankEnding, ...]:
@@ -143,16 +145,22 @@ def find_waiting(trace: Trace) -> tuple[Waiting, ...]:
     asked: dict[str, set[int]] = {}
     since: dict[str, int] = {}
     told: dict[str, bool] = {}
+    awaited: dict[str, tuple[int, ...]] = {}
+    complete: set[str] = set()
     for rank, end in ends.items():
         for tensor in end.open_tensors:
-            if tensor.is_negotiated:
+            if tensor.is_negotiated and not end.is_snapshot:
                 continue
+            if tensor.is_negotiated:
+                complete.add(tensor.name)
+            awaited[tensor.name] = tensor.awaited
             asked.setdefault(tensor.name, set()).update({rank} if end.is_closed is not None else tensor.asked_by)
-            told[tensor.name] = end.is_closed is not None or bool(tensor.asked_by)
+            # A snapshot has said all that it knows of who has not asked.
+            told[tensor.name] = end.is_closed is not None or (bool(tensor.asked_by) and not end.is_snapshot)
             since[tensor.name] = min(since.get(tensor.name, tensor.submitted_ns), tensor.submitted_ns)
     groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
     for name, by in asked.items():
-        missing = _missing(trace, ends, by) if told[name] else ()
+        missing = awaited[name] or (_missing(trace, ends, by) if told[name] else ())
         groups.setdefault((tuple(sorted(by)), missing), []).append(name)
     found = [
         Waiting(
@@ -161,6 +169,7 @@ def find_waiting(trace: Trace) -> tuple[Waiting, ...]:
             by=by,
             missing=missing,
             since_ns=min(since[name] for name in names),
+            all_asked=complete.issuperset(names),
         )
         for (by, missing), names in groups.items()
     ]

@@ -16,7 +16,8 @@ def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:
         notes.append(f"{which} left out as warm-up")
     if steps.inferred and steps.count:
         notes.append("this trace has no step marks: steps were inferred from tensors that come back")
-    if meta.size > 1 and facts.trace.collectives.empty and meta.knows_order:
+    has_none = facts.trace.collectives.empty and facts.trace.arrivals.empty
+    if meta.size > 1 and has_none and meta.knows_order:
         notes.append(_no_collective(meta.runtime))
     if not meta.knows_order:
         notes.append(
