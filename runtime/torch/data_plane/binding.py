@@ -19,7 +19,8 @@ from ...core.work import Batch, Entry
 from ...instrument import own_device
 from ...instrument.samplers import Sampler
 from . import devices, rendezvous, transports
-from .collectives import COLLECTIVES, Site, neutral
+from .arithmetic import neutral
+from .collectives import COLLECTIVES, Site
 from .dtypes import DTYPES
 from .fusion_buffers import FusionBuffers
 

@@ -16,6 +16,7 @@ from ....timeline.vocabulary import MEMCPY_IN, MEMCPY_OUT, Category, LaneKind
 from ...core.operations import ReduceOp
 from ...core.work import Batch, Entry
 from .adasum import adasum
+from .arithmetic import scale
 from .fusion_buffers import FusionBuffers
 from .transports import Group
 
@@ -26,16 +27,6 @@ class Site:
 
     group: Group
     buffers: FusionBuffers
-
-
-def scale(tensor: torch.Tensor, factor: float) -> None:
-    """Multiply in place.  Integers are multiplied in double precision and truncated towards zero, as Horovod does."""
-    if factor == 1.0:
-        return
-    if tensor.is_floating_point() or tensor.is_complex():
-        tensor.mul_(factor)
-    else:
-        tensor.copy_((tensor.double() * factor).trunc_())
 
 
 def chunk_rows(rows: int, size: int) -> list[int]:
@@ -247,15 +238,3 @@ COLLECTIVES: Final[dict[str, Callable[[Site, Batch], Any]]] = {
     "barrier": _nothing,
     "join": _join,
 }
-
-_IDENTITIES: Final = {ReduceOp.PRODUCT: 1.0, ReduceOp.MIN: float("inf"), ReduceOp.MAX: float("-inf")}
-
-
-def neutral(op: ReduceOp, tensor: torch.Tensor) -> None:
-    """Fill a tensor with what changes no result: zeros for a sum, the largest value for a minimum and so on."""
-    value = _IDENTITIES.get(op, 0.0)
-    if value in {0.0, 1.0} or tensor.is_floating_point():
-        tensor.fill_(value)
-    else:
-        limits = torch.iinfo(tensor.dtype)
-        tensor.fill_(limits.max if value > 0 else limits.min)
