@@ -118,7 +118,7 @@ def _allreduce(site: Site, batch: Batch) -> None:
     scale(buffer, postscale)
     if sizes:
         with _copying(MEMCPY_OUT, buffer.nbytes):
-            torch._foreach_copy_(outputs, list(torch.split(buffer, sizes)))
+            torch._foreach_copy_(outputs, site.buffers.split(buffer.dtype, buffer.device, sizes))
 
 
 def _allgather(site: Site, batch: Batch) -> None:

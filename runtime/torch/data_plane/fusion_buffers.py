@@ -8,6 +8,7 @@ class FusionBuffers:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        self._pieces: dict[tuple[torch.dtype, torch.device], tuple[list[int], tuple[torch.Tensor, ...]]] = {}
 
     def take(self, numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A flat view of `numel` elements.  The next call for the same dtype and device overwrites it."""
@@ -17,4 +18,14 @@ class FusionBuffers:
             with torch.inference_mode(mode=False):
                 buffer = torch.empty(numel, dtype=dtype, device=device)
             self._buffers[dtype, device] = buffer
+            self._pieces.pop((dtype, device), None)
         return buffer[:numel]
+
+    def split(self, dtype: torch.dtype, device: torch.device, sizes: list[int]) -> tuple[torch.Tensor, ...]:
+        """What `take` has returned last, cut into pieces; a training does that alike in every step."""
+        key = (dtype, device)
+        known = self._pieces.get(key)
+        if known is None or known[0] != sizes:
+            pieces: tuple[torch.Tensor, ...] = torch.split(self._buffers[key][: sum(sizes)], sizes)  # type: ignore[no-untyped-call]
+            known = self._pieces[key] = (sizes, pieces)
+        return known[1]
