@@ -26,6 +26,6 @@ class FusionBuffers:
         key = (dtype, device)
         known = self._pieces.get(key)
         if known is None or known[0] != sizes:
-            pieces: tuple[torch.Tensor, ...] = torch.split(self._buffers[key][: sum(sizes)], sizes)  # type: ignore[no-untyped-call]
+            pieces: tuple[torch.Tensor, ...] = torch.split(self._buffers[key][: sum(sizes)], sizes)
             known = self._pieces[key] = (sizes, pieces)
         return known[1]
