@@ -22,7 +22,9 @@ from .remote import fetch, is_url
 from .source import Source
 from .trace import Trace
 
-_SHARD = re.compile(r"^(?P<stem>.*)\.rank(?P<rank>\d+)(?P<suffix>(?:\.[^.]*)?(?:\.gz)?)$")
+_SHARD = re.compile(
+    r"^(?P<stem>.*?)(?:\.rank(?P<rank>\d+)|\.part(?P<part>\d+)|\.rank\d+\.part\d+)(?P<suffix>(?:\.[^.]*)?(?:\.gz)?)$"
+)
 
 
 def open_trace(
@@ -231,24 +233,26 @@ def _of_one_run(sources: Sequence[Source]) -> tuple[list[Source], list[str]]:
     """Leave out shards of another run: leftovers, say, of an earlier one with more ranks."""
     described = [(source, *_run_and_rank(source)) for source in sources]
     run_id = described[0][1]
-    mine = {rank: source for source, run, rank in reversed(described) if run == run_id}
+    mine = {shard: source for source, run, shard in reversed(described) if run == run_id}
     notes = []
     others = sorted(source.path.name for source, run, _ in described if run != run_id)
     if others:
         notes.append(f"left out, since they are of another run: {', '.join(others[:8])}")
-    doubled = [source.path.name for source, run, rank in described if run == run_id and mine[rank] is not source]
+    doubled = [source.path.name for source, run, shard in described if run == run_id and mine[shard] is not source]
     if doubled:
         notes.append(f"left out, since another file has the same rank: {', '.join(doubled[:8])}")
-    return [mine[rank] for rank in sorted(mine)], notes
+    return [mine[shard] for shard in sorted(mine)], notes
 
 
-def _run_and_rank(source: Source) -> tuple[str, int]:
+def _run_and_rank(source: Source) -> tuple[str, tuple[int, int]]:
+    """The run, and which rank's shard and which part of it."""
     for events in iterate_events(source.head(), source.dropped.copy()):
         for event in events:
             if event.name == "tlkit_shard":
                 args = args_of(event)
-                rank = args.get("rank")
-                return str(args.get("run_id", "")), rank if isinstance(rank, int) else 0
+                rank, part = args.get("rank"), args.get("part")
+                shard = rank if isinstance(rank, int) else 0, part if isinstance(part, int) else 1
+                return str(args.get("run_id", "")), shard
     raise TraceError(f"{source.path}: its first line is damaged, so its rank is unknown")
 
 

@@ -75,18 +75,18 @@ class SampledFormat(ShardFormat):
         number = int(args.get("step", 0))
         was_whole, self._is_whole = self._is_whole, self._sampling.is_whole(number + 1)
         if was_whole:
-            return self.take_sums() + super().span(STEP, "step", _STEPS, start_ns, end_ns, args)
-        text = self.take_sums() if self._kept and number != self._first + len(self._kept) else ""
+            return self.pending() + super().span(STEP, "step", _STEPS, start_ns, end_ns, args)
+        text = self.pending() if self._kept and number != self._first + len(self._kept) else ""
         if not self._kept:
             self._first = number
             self._wait_until_s = self._clock() + WRITE_AFTER_S
         self._kept.append(self._sums.finish(start_ns, end_ns))
         if len(self._kept) >= WRITE_AFTER_STEPS or self._clock() >= self._wait_until_s:
-            text += self.take_sums()
+            text += self.pending()
         return text
 
-    def take_sums(self) -> str:
-        """The event that tells the sums kept so far, if there are any."""
+    def pending(self) -> str:
+        """See `ShardFormat`: the event that tells the sums kept so far, if there are any."""
         kept, self._kept = self._kept, []
         if not kept:
             return ""
@@ -127,7 +127,7 @@ class SampledFormat(ShardFormat):
 
     def finish(self, events: int, lost: int, error: str = "") -> str:
         """See `ShardFormat`."""
-        sums = self.take_sums()
+        sums = self.pending()
         return sums + super().finish(events + bool(sums), lost, error)
 
 

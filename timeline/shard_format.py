@@ -120,8 +120,8 @@ class ShardFormat:
             f'"args":{encode_args(args)}}},\n'
         )
 
-    def head(self) -> list[str]:
-        """The lines that open a shard, after the bracket."""
+    def head(self, part: int = 1) -> list[str]:
+        """The lines that open a shard, or a later part of it, after the bracket."""
         header = self._header
         described = {
             "format": FORMAT_VERSION,
@@ -141,6 +141,7 @@ class ShardFormat:
             },
             "clock": {"source": "CLOCK_MONOTONIC", **msgspec.to_builtins(header.clock)},
             "versions": header.versions,
+            **({"part": part} if part > 1 else {}),
         }
         lines = [
             self.metadata("tlkit_shard", described),
@@ -210,6 +211,10 @@ class ShardFormat:
         if not math.isfinite(value):
             return ""
         return f'{self.render_counter(name)}{self._ts(at_ns):.3f},"args":{{"value":{value!r}}}}},\n'
+
+    def pending(self) -> str:
+        """Lines that were kept back, for others to come along."""
+        return ""
 
     def instant(self, name: str, at_ns: int) -> str:
         """An instant event of this rank, on the communication lane."""

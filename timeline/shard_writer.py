@@ -6,6 +6,7 @@ be written is reported once and recording goes off.
 
 import logging
 import os
+import stat
 import sys
 import threading
 import time
@@ -13,11 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from .errors import TraceError
 from .horovod_format import HorovodFormat
 from .recording import Entry, Queue, TensorLife
 from .shard_file import close_shard, open_shard
 from .shard_format import ShardFormat, ShardHeader
-from .vocabulary import WORKER_TID
+from .shard_parts import Keep, Parts
+from .vocabulary import LANE_TIDS, WORKER_TID, LaneKind
 
 FLUSH_INTERVAL_S: Final = 0.4
 
@@ -29,6 +32,8 @@ MAX_QUEUED_NBYTES: Final = 256 * 1024 * 1024
 
 #: Characters of an error that are written.
 MAX_ERROR: Final = 500
+
+_STEPS: Final = LANE_TIDS[LaneKind.STEPS]
 
 _log = logging.getLogger("tlkit.timeline")
 
@@ -51,11 +56,13 @@ class ShardWriter:
         header: ShardHeader,
         flush_interval_s: float = FLUSH_INTERVAL_S,
         make_format: Callable[[ShardHeader], ShardFormat | HorovodFormat] = ShardFormat,
+        keep: Keep | None = None,
     ) -> None:
         """Prepare to write to `path`; the file is made by `start`.
 
         Args:
             make_format: what turns records into lines.
+            keep: how much stays; None for everything.
         """
         self.wanted = self.path = Path(path)
         """Where it was to be written, and where it is."""
@@ -74,6 +81,9 @@ class ShardWriter:
         self._fd = -1
         self._is_closed = False
         self._events = 0
+        self._nbytes = 0
+        self._keep = keep
+        self._parts: Parts | None = None
         self._thread = threading.Thread(target=self._run, name="tlkit-timeline", daemon=True)
 
     def start(self) -> None:
@@ -83,6 +93,8 @@ class ShardWriter:
             TraceError: the file cannot be opened.
         """
         self._fd, self.path = open_shard(self.wanted, self.header.rank, self.header.run_id)
+        if self._keep is not None and stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self._parts = Parts(self.path, self._keep)
         head = self._format.head()
         self._events = len(head)
         self._write(("[\n" + "".join(head)).encode())
@@ -128,6 +140,8 @@ class ShardWriter:
     ) -> None:
         """Queue a complete span."""
         self.queue.span(name, category, tid, start_ns, end_ns, args)
+        if tid == _STEPS and self._parts is not None and args is not None:
+            self.queue.call(self._parts.step, int(args.get("step", 0)), start_ns, end_ns)
 
     def lives(
         self,
@@ -183,7 +197,39 @@ class ShardWriter:
             self._drain_sources()
             self._flush(final=closing)
             if closing:
+                self._finish_parts()
                 return
+            if self._parts is not None and self._fd >= 0 and self._parts.is_full(self._nbytes):
+                self._begin_part(self._parts)
+
+    def _finish_parts(self) -> None:
+        if self._parts is not None and isinstance(self._format, ShardFormat):
+            try:
+                self._parts.close(self._format)
+            except OSError as error:
+                _log.debug("%s has no end: %s", self.path, error.strerror)
+
+    def _begin_part(self, parts: Parts) -> None:
+        """Go on in another file, and drop the oldest."""
+        form = self._format
+        assert isinstance(form, ShardFormat)  # Horovod's own file is one file
+        last = form.pending() + form.metadata("tlkit_continues", {"part": parts.number + 1})
+        self._write(last.encode(), final=True)
+        if self._fd < 0:
+            return
+        try:
+            following, _ = open_shard(parts.next(self._fd), self.header.rank, self.header.run_id)
+            said = parts.drop(form)
+        except (OSError, TraceError) as error:
+            _log.warning("the timeline %s ends here: %s; training goes on without it", self.path, error)
+            self._fd = -1
+            return
+        self._fd, self._is_closed, self._nbytes = following, False, 0
+        head = [*form.head(parts.number), *map(form.worker_lane, sorted(self._workers))]
+        self._events = len(head)
+        self._write(("[\n" + "".join(head)).encode())
+        if said:
+            _log.warning("%s", said)
 
     def _drain_sources(self) -> None:
         for callback in tuple(self._drains):
@@ -216,11 +262,12 @@ class ShardWriter:
                 self._write(data)
         else:
             try:
-                _, lines = self.queue.write(self._fd)
+                nbytes, lines = self.queue.write(self._fd)
             except OSError as error:
                 self._give_up(error)
             else:
                 self._events += lines
+                self._nbytes += nbytes
 
     def _promoted(self) -> list[str]:
         """Begin events of what has been open for a while, so that a hang is in the file of a process that gets killed."""
@@ -249,6 +296,7 @@ class ShardWriter:
                 os.lseek(self._fd, -len(b"\n]\n"), os.SEEK_END)
                 data = b",\n" + data
             self._is_closed = closed
+            self._nbytes += len(data)
             left = memoryview(data)
             while left:
                 left = left[os.write(self._fd, left) :]

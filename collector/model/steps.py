@@ -121,7 +121,9 @@ def find_steps(trace: Trace, *, warm_up: int | None = None, selected: tuple[int,
     ends = table.pivot(index="rank", columns="step", values="end_ns").dropna(axis="columns")
     start_ns, end_ns = starts.to_numpy(dtype=np.int64), ends.to_numpy(dtype=np.int64)
     numbers = np.array(starts.columns, dtype=np.int64)
-    skipped = _warm_up(np.median(end_ns - start_ns, axis=0) if ranks else np.empty(0))
+    skipped = (
+        0 if _began_before(trace, numbers) else _warm_up(np.median(end_ns - start_ns, axis=0) if ranks else np.empty(0))
+    )
     if warm_up is not None:
         skipped = min(warm_up, len(numbers))
     return Steps(
@@ -132,6 +134,12 @@ def find_steps(trace: Trace, *, warm_up: int | None = None, selected: tuple[int,
         excluded=skipped,
         inferred=inferred,
     )
+
+
+def _began_before(trace: Trace, numbers: np.ndarray) -> bool:
+    """Whether the first steps of the run are known to be others: of those only sums are left."""
+    before = trace.sums["step"].to_numpy()
+    return bool(len(before) and len(numbers) and trace.meta.knows_order and before.min() < numbers[0])
 
 
 def _warm_up(durations: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...timeline.sampled_format import NO_STEP, Sampling
+from ...timeline.shard_parts import DEFAULT as DEFAULT_KEEP
+from ...timeline.shard_parts import Keep, parse_keep
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -89,6 +91,17 @@ def _sampling(environment: Mapping[str, str]) -> Sampling | None:
     return None
 
 
+def _keep(environment: Mapping[str, str]) -> Keep | None:
+    text = environment.get("HOROVOD_TIMELINE_KEEP", "").strip()
+    if not text:
+        return DEFAULT_KEEP
+    try:
+        return parse_keep(text)
+    except ValueError as error:
+        _log.warning("HOROVOD_TIMELINE_KEEP=%s: using %s", error, DEFAULT_KEEP.said)
+        return DEFAULT_KEEP
+
+
 def warn_of_ineffective(environment: Mapping[str, str] = os.environ) -> None:
     """Say which settings that are on do nothing here."""
     for name, why in _INEFFECTIVE.items():
@@ -107,6 +120,8 @@ class Config:
     """`tlkit`, or `horovod` for Horovod's own file, on rank 0 alone."""
     sampling: Sampling | None = None
     """Which steps a timeline holds in full; None for all."""
+    keep: Keep | None = DEFAULT_KEEP
+    """How much of a timeline stays; None for everything."""
     fusion_threshold_nbytes: int = 128 * 1024 * 1024
     cycle_time_s: float = 0.001
     cache_capacity: int = 1024
@@ -141,6 +156,7 @@ class Config:
             mark_cycles=_flag(environment, "HOROVOD_TIMELINE_MARK_CYCLES"),
             timeline_format=_choice(environment, "HOROVOD_TIMELINE_FORMAT", ("tlkit", "horovod")),
             sampling=_sampling(environment),
+            keep=_keep(environment),
             fusion_threshold_nbytes=int(_number(environment, "HOROVOD_FUSION_THRESHOLD", 128 * 1024 * 1024)),
             cycle_time_s=_number(environment, "HOROVOD_CYCLE_TIME", 1.0) / 1e3,
             cache_capacity=int(_number(environment, "HOROVOD_CACHE_CAPACITY", 1024)),

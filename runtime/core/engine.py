@@ -205,7 +205,8 @@ class Engine:
             self.control.records_elsewhere = True
             return
         make_format = HorovodFormat if as_horovod else format_for(self.config.sampling)
-        writer = ShardWriter(target, self._header(), make_format=make_format)
+        keep = None if as_horovod else self.config.keep
+        writer = ShardWriter(target, self._header(), make_format=make_format, keep=keep)
         writer.pending = self.control.member.pending
         recorder.start_timeline(writer)
         self.control.mark_cycles = mark_cycles

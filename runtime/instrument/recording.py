@@ -179,7 +179,7 @@ def _record(recording: Recording, path: str, config: Config, *, named: bool) -> 
     _current, recording.run = recording, run
     try:
         check_base(path)
-        writer = ShardWriter(target, header, make_format=format_for(config.sampling))
+        writer = ShardWriter(target, header, make_format=format_for(config.sampling), keep=config.keep)
         recording._start(config, writer, header.local_rank)  # noqa: SLF001  its maker
     except TraceError as error:  # the training goes on
         _log.error("%s", error)

@@ -63,6 +63,11 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         texts=TEXTS,
         with_ids=True,
     )
+    shards.sort(key=lambda shard: (shard.header.rank, shard.header.part))
+    _share_clock(shards)
+    if any(shard.knows_order and len(shard.steps["step"]) for shard in shards):
+        for shard in shards:
+            shard.leave_out_sums()
     if not any(len(shard.spans["start_ns"]) for shard in shards):
         raise TraceError(f"{sources[0].path} holds no spans: did the run end before its first step?")
     aligned = [_aligned(shard) for shard in shards]
@@ -121,6 +126,18 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     )
 
 
+def _share_clock(shards: Sequence[Shard]) -> None:
+    """Parts of one rank's shard have one clock, which is measured now and then in one of them."""
+    by_rank: dict[int, list[Shard]] = {}
+    for shard in shards:
+        by_rank.setdefault(shard.header.rank, []).append(shard)
+    for parts in by_rank.values():
+        if len(parts) > 1:
+            readings = [reading for part in parts for reading in part.clock_readings]
+            for part in parts:
+                part.clock_readings = readings
+
+
 def _note_arrivals(arrivals: dict[tuple[int, int, int], int], shard: Shard, finished: Callable[[Times], Times]) -> None:
     """Arrivals by process set, seq and rank; a rank's own word wins over what the first rank of the set tells of it."""
     keys = list(zip(shard.collectives["process_set"].tolist(), shard.collectives["seq"].tolist(), strict=True))
@@ -168,7 +185,8 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> T
         missing = list(islice((rank for rank in range(size) if rank not in ranks), _MOST_NAMED))
         more = ", …" if size - len(ranks) > len(missing) else ""
         notes.append(f"{size - len(ranks)} of {size} ranks have no shard here: {', '.join(map(str, missing))}{more}")
-    knows_order = all(shard.knows_order for shard in shards)
+    in_full = any(shard.knows_order and len(shard.steps["step"]) for shard in shards)
+    knows_order = in_full or all(shard.knows_order for shard in shards)
     dropped: Counter[str] = sum((shard.source.dropped for shard in shards), Counter())
     return TraceMeta(
         format=NAME,

@@ -48,6 +48,8 @@ class Header:
     origin_unix_ns: int = 0
     offset_ns: int = 0
     uncertainty_ns: int = 0
+    part: int = 1
+    """Of a shard whose oldest parts may be gone (shard_parts.py)."""
 
 
 def integer(value: object, default: int) -> int:
@@ -76,6 +78,7 @@ def header_of(args: dict[str, Any], source: Source) -> Header:
         origin_unix_ns=integer(clock.get("origin_unix_ns"), 0),
         offset_ns=integer(clock.get("offset_ns"), 0),
         uncertainty_ns=integer(clock.get("uncertainty_ns"), 0),
+        part=integer(args.get("part"), 1),
     )
 
 

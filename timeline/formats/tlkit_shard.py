@@ -25,7 +25,7 @@ from ..vocabulary import (
 )
 from .tlkit_calls import blocking_at, callers_at, make_messages
 from .tlkit_events import KIND_OF_NAME, UNKNOWN_NS, ShardEvents, integer
-from .tlkit_sums import lay_out, read_sums
+from .tlkit_sums import lay_out, read_sums, with_parts
 
 Table = dict[str, Any]
 """Columns by name: arrays, or `Encoded` for texts."""
@@ -64,15 +64,22 @@ class Shard(ShardEvents):
             self._forget_order()
         self.counters = self._make_counters()
         self.tensors = self._make_tensors()
-        self.spans = self._make_spans() if self.knows_order else lay_out(self.sums)
+        self.spans = self._make_spans() if self.knows_order else lay_out(with_parts(self.sums))
         self.collectives = self._make_communication()
 
     def _forget_order(self) -> None:
         """No step was recorded in full: what there is of spans is no step's, and the steps are those of the sums."""
         self.complete = self.complete[:0]
         self.edges = [(begin, end) for begin, end in self.edges if end < 0]
-        self.steps = {name: self.sums[name] for name in ("step", "start_ns", "end_ns")}
+        self.steps = {name: values for name, values in with_parts(self.sums).items() if name in self.steps}
         self.arg_rows = np.zeros(0, np.int64)
+
+    def leave_out_sums(self) -> None:
+        """Elsewhere in the run there are steps in full: those of which only sums are told are no steps beside them."""
+        if not self.knows_order:
+            nothing = {name: values[:0] for name, values in self.sums.items()}
+            self.spans = lay_out(nothing)
+            self.steps = {name: nothing[name] for name in self.steps}
 
     def _make_tensors(self) -> Table:
         events, lives = self.events, self.lives

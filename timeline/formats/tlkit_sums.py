@@ -84,6 +84,12 @@ def _rows_of(args: dict[str, Any]) -> np.ndarray | None:
     return table
 
 
+def with_parts(sums: Sums) -> Sums:
+    """Those steps of which more is told than how long they took."""
+    told = np.any([sums[f"{part}_ns"] > 0 for part in PARTS], axis=0)
+    return {name: values[told] for name, values in sums.items()}
+
+
 def lay_out(sums: Sums) -> dict[str, Any]:
     """Spans that stand for the sums, one part behind the other: columns of SPAN_COLUMNS without the rank.
 

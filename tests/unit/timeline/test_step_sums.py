@@ -145,7 +145,7 @@ def test_what_hangs_is_written_at_any_level() -> None:
     assert '"ph":"E"' in form.end(SYNCHRONIZE, "other", COMPUTE, 3 * MS, None)
     assert '"ph":"e"' in form.lives([life], 0, 0, (1, 2, 3))
     form.span(STEP, "step", STEPS, 0, 4 * MS, {"step": 0})
-    assert json.loads(form.take_sums().removesuffix(",\n"))["args"]["us"][0][2 + PARTS.index(WAIT)] == 3000
+    assert json.loads(form.pending().removesuffix(",\n"))["args"]["us"][0][2 + PARTS.index(WAIT)] == 3000
 
 
 @pytest.mark.parametrize(
