@@ -4,6 +4,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -12,15 +13,16 @@ from ...timeline.errors import TraceError
 from ...timeline.horovod_format import HorovodFormat
 from ...timeline.sampled_format import NO_STEP, format_for
 from ...timeline.shard_file import check_base, restart_path, shard_path
-from ...timeline.shard_format import Call, ShardHeader, describe_calls
+from ...timeline.shard_format import Call, ShardHeader
 from ...timeline.shard_writer import ShardWriter
 from ...timeline.vocabulary import SYNCHRONIZE, Category
 from . import calls, elastic_client, logs
 from .addresses import own_address
 from .binding import Binding, Group, Place, Store
 from .config import Config, warn_of_ineffective
-from .control.clock_sync import SAME_CLOCK, ClockOffset, measure
+from .control.clock_sync import SAME_CLOCK, ClockFollower, ClockOffset, measure
 from .control.coordinator import Coordinator
+from .control.forked import Forked
 from .control.member import Member
 from .control.messages import ClockOffset as ClockOffsetMessage
 from .control.messages import Request
@@ -29,6 +31,7 @@ from .executor import Executor
 from .meeting import Wanted, meet
 from .shard_header import Run, shard_header
 from .topology import Launched, Topology, launched_from, read_launched
+from .waits import describe, describe_executed
 from .work import Completions, Entry, Handle
 
 _log = logging.getLogger("tlkit.runtime")
@@ -105,7 +108,7 @@ class Engine:
             channel = joined.channels[0]
             self._clock = measure(channel, same_host=joined.shares_clock, timeout_s=config.start_timeout_s)
             channel.send(ClockOffsetMessage(self._clock.offset_ns))
-        self.control = ControlPlane(
+        control = ControlPlane(
             rank=launched.rank,
             hosts=self.hosts,
             channels=joined.channels,
@@ -114,10 +117,13 @@ class Engine:
             executor=self._executor,
             completions=self.completions,
             config=config,
-            follow_clock=self._clock.method == "min-rtt",
+            follower=ClockFollower(self._clock, time.monotonic_ns()) if self._clock.method == "min-rtt" else None,
             core=dict(enumerate(config.thread_affinity)).get(self.topology.local_rank),
         )
-        self.control.start()
+        self._control = control
+        self.control: ControlPlane | Forked = control
+        """What submits and waits."""
+        control.start()
 
     def _open_group(self, number: int, ranks: Sequence[int]) -> Group | None:
         """Connect the ranks of a process set; None if this rank is not one of them.  Called in the same order by all ranks."""
@@ -147,6 +153,30 @@ class Engine:
         handle = Handle(lambda _: None)
         handle.remaining = 1
         return Entry(request, tensor, tensor, handle, recorder.now_ns())
+
+    def leave_in_child(self) -> None:
+        """This process is a copy of the rank: it may ask for ranks and sizes, and for nothing that takes the others."""
+        rank = self.topology.rank
+        self._control.leave_in_child()
+        self.control = Forked(
+            self._control.member,
+            f"process {os.getpid()} was forked from rank {rank} (process {os.getppid()}) and is no rank itself: call collective "
+            "operations in the rank, or start the process with the spawn method and give it a rank of its own.",
+        )
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a copy of the one that has called `init`."""
+        return isinstance(self.control, Forked)
+
+    def refuse_if_forked(self) -> None:
+        """Raise in a process that is a copy of the one that has called `init`.
+
+        Raises:
+            HorovodInternalError: this is one.
+        """
+        if isinstance(self.control, Forked):
+            self.control.submit()
 
     # Operations.
 
@@ -178,13 +208,13 @@ class Engine:
         waiting = [handle for handle in handles if handle.remaining]
         if not waiting:
             return
-        opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=_described(waiting))
+        opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=describe(waiting))
         try:
             for handle in waiting:
                 if handle.remaining:
                     self.control.wait(handle)
         finally:
-            recorder.end(opened, _executed(waiting))
+            recorder.end(opened, describe_executed(waiting))
 
     # The timeline.
 
@@ -202,21 +232,21 @@ class Engine:
             return
         as_horovod = self.config.timeline_format == "horovod"
         if as_horovod and self.topology.rank:
-            self.control.records_elsewhere = True
+            self._control.node.records_elsewhere = True
             return
         make_format = HorovodFormat if as_horovod else format_for(self.config.sampling)
         keep = None if as_horovod else self.config.keep
         writer = ShardWriter(target, self._header(), make_format=make_format, keep=keep)
         writer.pending = self.control.member.pending
         recorder.start_timeline(writer)
-        self.control.mark_cycles = mark_cycles
+        self._control.node.mark_cycles = mark_cycles
         if self.config.sample_interval_s and not as_horovod and self.config.sampling != NO_STEP:
             self._stop_sampling()
             self._stop_sampler = self._binding.sample(self.config.sample_interval_s, self.topology.local_rank)
 
     def stop_timeline(self) -> None:
         """Finish this rank's shard.  Nothing to do if none is written."""
-        self.control.records_elsewhere = False
+        self._control.node.records_elsewhere = False
         self._stop_sampling()
         recorder.stop_timeline()
 
@@ -238,9 +268,11 @@ class Engine:
         )
 
     def shutdown(self) -> None:
-        """End the runtime of the whole job."""
+        """End the runtime of the whole job; in a forked process of nothing."""
+        if self.is_forked:
+            return
         try:
-            ended = self.control.shut_down(SHUTDOWN_TIMEOUT_S) and not self.control.aborted
+            ended = self._control.shut_down(SHUTDOWN_TIMEOUT_S) and not self._control.aborted
             if not ended:
                 # A collective may wait for a rank that is gone.
                 self._close_groups(together=False)
@@ -263,29 +295,8 @@ class Engine:
                 _log.debug("process set %d did not close cleanly: %s", group.number, error)
 
 
-def _described(waiting: Sequence[Handle]) -> dict[str, Any] | None:
-    """Args of a wait: the tensor that is waited for, if it is one, and who called."""
-    entries = waiting[0].entries
-    if not recorder.is_timeline_on() or not entries:
-        return None
-    call = waiting[0].call
-    args = {} if call is None else describe_calls((call,))
-    if len(waiting) == len(entries) == 1:
-        args["name"] = entries[0].request.name
-    return args
-
-
-def _executed(waited: Sequence[Handle]) -> dict[str, Any] | None:
-    """Args of a wait that is over: the last of the collectives that were waited for."""
-    if not recorder.is_timeline_on():
-        return None
-    last = max(waited, key=lambda handle: handle.seq)
-    if last.seq < 0 or not last.entries:
-        return None
-    return {"seq": last.seq, "process_set": last.entries[0].request.process_set}
-
-
-_lock = threading.Lock()
+# A signal handler may shut down what it has interrupted.
+_lock = threading.RLock()
 _engine: Engine | None = None
 _generations = 0
 
@@ -305,6 +316,7 @@ def start(
     global _engine, _generations  # noqa: PLW0603  one runtime a process
     with _lock:
         if _engine is not None:
+            _engine.refuse_if_forked()
             return _engine
         if elastic_client.is_elastic():
             elastic_client.check_in()
@@ -353,3 +365,14 @@ def stop() -> None:
 def current() -> Engine | None:
     """The engine of this process, None before `init` and after `shutdown`."""
     return _engine
+
+
+def _leave_in_child() -> None:
+    """After a fork: the other threads of the parent, and what they held, are not here."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.RLock()
+    if _engine is not None and not _engine.is_forked:
+        _engine.leave_in_child()
+
+
+os.register_at_fork(after_in_child=_leave_in_child)

@@ -45,6 +45,10 @@ class Executor:
         self._busy = False
         self._stopping = False
         self._aborted: str | None = None
+        self._worker = 0
+        """The thread that executes a batch, 0 for none."""
+        self.done = 0
+        """How many batches were executed since the start, however they ended."""
         self.on_progress: Callable[[], None] = lambda: None
         """Called when a batch begins or ends."""
         self.on_failure: Callable[[str, Sequence[Entry]], None] = lambda _, __: None
@@ -55,6 +59,16 @@ class Executor:
     def load(self) -> int:
         """Batches queued or under way."""
         return len(self._queue) + self._busy
+
+    @property
+    def begun(self) -> int:
+        """How many batches were begun since the start."""
+        return self.done + self._busy
+
+    @property
+    def is_executing_here(self) -> bool:
+        """Whether the calling thread is in the middle of a batch: a signal handler has interrupted it."""
+        return self._worker == threading.get_ident()
 
     @property
     def can_help(self) -> bool:
@@ -87,13 +101,19 @@ class Executor:
 
     def help_out(self) -> bool:
         """Execute the next batch on the calling thread; whether there was one to take."""
+        batch = self.take()
+        if batch is None:
+            return False
+        self.run(batch)
+        return True
+
+    def take(self) -> Batch | None:
+        """The next batch, for the caller to `run`; None if there is none, or one is under way."""
         with self._changed:
             if self._busy or not self._queue:
-                return False
+                return None
             self._busy = True
-            batch = self._queue.popleft()
-        self._execute_and_release(batch)
-        return True
+            return self._queue.popleft()
 
     def abort(self, reason: str) -> None:
         """Fail what is queued, and whatever comes."""
@@ -103,6 +123,19 @@ class Executor:
             self._queue.clear()
         for batch in dropped:
             self._completions.finish(batch.entries, reason)
+
+    def is_idle_within(self, timeout_s: float) -> bool:
+        """Whether nothing is under way, or will not be before long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy, timeout_s)
+
+    def abort_groups(self) -> None:
+        """Let go of the connections, so that a batch under way fails that waits for a rank which is gone."""
+        for group in list(self.groups.values()):
+            try:
+                group.abort()
+            except RuntimeError as error:
+                _log.debug("process set %d did not abort cleanly: %s", group.number, error)
 
     def stop(self) -> None:
         """End the thread after what is queued."""
@@ -125,22 +158,26 @@ class Executor:
                 # In this order, so that `load` never reads 0 while there is work.
                 self._busy = True
                 batch = self._queue.popleft()
-            self._execute_and_release(batch)
+            self.run(batch)
 
-    def _execute_and_release(self, batch: Batch) -> None:
+    def run(self, batch: Batch) -> None:
+        """Execute what `take` has returned."""
+        self._worker = threading.get_ident()
         self.on_progress()
         try:
             self._execute(batch)
         finally:
+            self._worker = 0
             with self._changed:
                 self._busy = False
                 if self._queue or self._stopping:
-                    self._changed.notify()
+                    self._changed.notify_all()
             self.on_progress()
 
     def _execute(self, batch: Batch) -> None:
         response, entries = batch.response, batch.entries
         if response.error or not entries:
+            self.done += 1
             self._completions.finish(entries, response.error or None)
             if entries:
                 self._record(batch, None, recorder.now_ns(), response.error)
@@ -159,6 +196,8 @@ class Executor:
             _log.debug("a collective failed", exc_info=True)
             reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
             error = f"{kind} of {entries[0].request.name} failed: {reason}"
+        # Before anybody hears that it is over: what he asks for next tells that it is done.
+        self.done += 1
         if opened is not None:
             for entry in entries:
                 entry.handle.seq = response.seq

@@ -1,19 +1,34 @@
 """Which tensors travel together: a pure function of what is ready, taken by the coordinator for all ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ...timeline.vocabulary import COLLECTIVE_KINDS, DTYPE_NBYTES
-from .control.messages import Request
+from .control.messages import ENDS_MESSAGE, Request
 
 #: Kinds whose tensors may share a buffer.
 FUSIBLE_KINDS: Final = {"allreduce", "allgather", "reducescatter"}
 
 
+#: Most characters of names in a batch, so that no message about it grows beyond what is taken.
+_MOST_NAMED: Final = 1 << 23
+
+
 class Negotiated:
     """A tensor that all ranks of its process set have asked for.  Not to be changed: the coordinator hands it out again."""
 
-    __slots__ = ("absent", "arrivals_ns", "error", "first_dimensions", "fusion_key", "id", "nbytes", "request", "sizes")
+    __slots__ = (
+        "absent",
+        "arrivals_ns",
+        "error",
+        "first_dimensions",
+        "fusion_key",
+        "id",
+        "nbytes",
+        "order",
+        "request",
+        "sizes",
+    )
 
     def __init__(
         self,
@@ -25,6 +40,7 @@ class Negotiated:
         first_dimensions: tuple[int, ...] = (),
         sizes: list[list[int]] | None = None,
         absent: bool = False,
+        order: int = 0,
     ) -> None:
         """Describe it.
 
@@ -34,6 +50,7 @@ class Negotiated:
             first_dimensions: for allgather the length of each rank's first dimension.
             sizes: what the answer says besides.
             absent: whether some rank has joined and brings zeros.
+            order: its place among what is ready at the same time, and has the same priority.
         """
         self.id = id
         self.request = request
@@ -42,6 +59,7 @@ class Negotiated:
         self.first_dimensions = first_dimensions
         self.sizes = sizes or []
         self.absent = absent
+        self.order = order
         self.nbytes = self._count_nbytes()
         """What it occupies in a fusion buffer: its own size, and for allgather the gathered one."""
         self.fusion_key = self._key()
@@ -68,6 +86,16 @@ class Negotiated:
         return (*key, request.op, request.prescale, request.postscale)
 
 
+def in_order(ready: Iterable[Negotiated]) -> list[Negotiated]:
+    """What is ready, as it shall be executed: higher priority first, then in the order in which the names were first asked for.
+
+    So a batch is the same whether its tensors were asked for by number or by name.  What changes who takes part comes last.
+    """
+    return sorted(
+        ready, key=lambda tensor: (tensor.request.kind in ENDS_MESSAGE, -tensor.request.priority, tensor.order)
+    )
+
+
 def fuse(ready: Sequence[Negotiated], threshold_nbytes: int) -> list[list[Negotiated]]:
     """Cut `ready` into batches, each of which is executed as one collective.
 
@@ -85,7 +113,7 @@ def fuse(ready: Sequence[Negotiated], threshold_nbytes: int) -> list[list[Negoti
         seed, *others = waiting
         key = seed.fusion_key
         batch, aside = [seed], []
-        taken, passed = seed.nbytes, 0
+        taken, passed, named = seed.nbytes, 0, len(seed.request.name)
         position = 0
         if key is not None:
             for candidate in others:
@@ -93,9 +121,11 @@ def fuse(ready: Sequence[Negotiated], threshold_nbytes: int) -> list[list[Negoti
                     break
                 position += 1
                 nbytes = candidate.nbytes
-                if candidate.fusion_key == key and taken + nbytes <= threshold_nbytes:
+                length = len(candidate.request.name)
+                if candidate.fusion_key == key and taken + nbytes <= threshold_nbytes and named + length <= _MOST_NAMED:
                     batch.append(candidate)
                     taken += nbytes
+                    named += length
                 else:
                     aside.append(candidate)
                     passed += nbytes

@@ -2,46 +2,132 @@
 
 import socket
 import struct
-import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from .messages import MAX_MESSAGE_NBYTES, Message, decode, encode
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 _LENGTH = struct.Struct("!I")
 _CHUNK_NBYTES = 1 << 18
 
+#: The first four of a message's bytes are its length and, above that, the last digits of its number: a message that came twice,
+#: or was lost, is noticed.
+_NUMBER_SHIFT = 28
+_NUMBERS = 16
+
+
+class Connection(Protocol):
+    """What a channel needs of a socket."""
+
+    @property
+    def family(self) -> int:
+        """Such as `socket.AF_UNIX`."""
+
+    def fileno(self) -> int:
+        """For selectors."""
+
+    def send(self, data: "Buffer", flags: int = 0, /) -> int:
+        """Send some bytes, see `socket.send`."""
+
+    def sendall(self, data: "Buffer", /) -> None:
+        """Send all bytes."""
+
+    def recv(self, limit: int, /) -> bytes:
+        """Receive some bytes, see `socket.recv`."""
+
+    def settimeout(self, timeout_s: float | None, /) -> None:
+        """For `sendall` and `recv`."""
+
+    def setsockopt(self, level: int, option: int, value: int, /) -> None:
+        """See `socket.setsockopt`."""
+
+    def shutdown(self, how: int, /) -> None:
+        """See `socket.shutdown`."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
 
 class Channel:
-    """One end of a connection.  Any thread may send; one thread receives."""
+    """One end of a connection.  One thread at a time sends and receives."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: Connection) -> None:
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(None)
         self._socket = connection
         self._received = bytearray()
         self._kept: list[Message] = []
-        self._sending = threading.Lock()
+        self._outgoing: deque[memoryview] = deque()
+        self.backlog_nbytes = 0
+        """What was posted and has not gone out."""
+        self._sent_messages = 0
+        self._received_messages = 0
 
     def fileno(self) -> int:
         """For selectors."""
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Send one message.
+        """Send one message, and wait until it has gone out.
 
         Raises:
             OSError: the other side is gone.
         """
-        self.send_encoded(encode(message))
+        self._socket.sendall(self._framed(encode(message)))
 
-    def send_encoded(self, payload: bytes) -> None:
-        """Send a message that is encoded already, as one does to send the same to many."""
-        with self._sending:
-            self._socket.sendall(_LENGTH.pack(len(payload)) + payload)
+    def post(self, payload: bytes) -> None:
+        """Send a message that is encoded already, as one does to send the same to many; waits for nobody.
+
+        What the other side does not take yet goes out by `flush`.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        data = self._framed(payload)
+        if not self._outgoing:
+            sent = self._send_some(data)
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self._outgoing.append(memoryview(data))
+        self.backlog_nbytes += len(data)
+
+    def flush(self) -> None:
+        """Send of what was posted as much as the other side takes.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        while self._outgoing:
+            rest = self._outgoing[0]
+            sent = self._send_some(rest)
+            self.backlog_nbytes -= sent
+            if sent < len(rest):
+                self._outgoing[0] = rest[sent:]
+                break
+            self._outgoing.popleft()
+
+    def _send_some(self, data: bytes | memoryview) -> int:
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def _framed(self, payload: bytes) -> bytes:
+        if len(payload) > MAX_MESSAGE_NBYTES:
+            raise ValueError(f"a message of {len(payload)} bytes is too long")
+        number = self._sent_messages % _NUMBERS
+        self._sent_messages += 1
+        return _LENGTH.pack(len(payload) | number << _NUMBER_SHIFT) + payload
 
     def receive(self) -> list[Message]:
         """What has arrived: reads once, which blocks only while nothing is there.
@@ -84,12 +170,14 @@ class Channel:
     def _complete(self) -> Iterator[Message]:
         start, received = 0, self._received
         while len(received) - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(received, start)
-            if length > MAX_MESSAGE_NBYTES:
-                raise ValueError(f"a message of {length} bytes is refused")
+            (head,) = _LENGTH.unpack_from(received, start)
+            length, number = head & MAX_MESSAGE_NBYTES, head >> _NUMBER_SHIFT
+            if number != self._received_messages % _NUMBERS:
+                raise ValueError(f"message {self._received_messages} is missing, or another came twice")
             end = start + _LENGTH.size + length
             if len(received) < end:
                 break
+            self._received_messages += 1
             try:
                 yield decode(memoryview(received)[start + _LENGTH.size : end])
             except msgspec.MsgspecError as error:
@@ -98,6 +186,17 @@ class Channel:
         if start:
             del received[:start]
 
+    def drop_backlog(self) -> None:
+        """Nobody will take what was posted."""
+        self._outgoing.clear()
+        self.backlog_nbytes = 0
+
+    def finish(self) -> None:
+        """Say that nothing follows.  What was sent arrives, even if the other side has sent something that nobody reads."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
-        """Close the connection, after what was sent has gone out."""
+        """Close the connection."""
+        self.drop_backlog()
         self._socket.close()

@@ -10,6 +10,15 @@ from .messages import Abort, ClockPing, ClockPong, Message
 
 EXCHANGES: Final = 20
 
+#: Between readings while the training runs.
+INTERVAL_NS: Final = 60 * 10**9
+
+#: Exchanges of such a reading.
+_EXCHANGES_AGAIN: Final = 8
+
+#: How fast two clocks may drift apart, in seconds a second: crystals keep to within 50 parts in a million.
+MOST_DRIFT: Final = 1e-4
+
 #: On one host the clock is the same by construction; more than this apart means that it is not (a time namespace).
 _SAME_CLOCK_TOLERANCE_NS: Final = 1_000_000
 
@@ -35,6 +44,46 @@ def offset_of(sent_ns: int, coordinator_ns: int, received_ns: int) -> ClockOffse
         uncertainty_ns=round_trip_ns - round_trip_ns // 2,
         method="min-rtt",
     )
+
+
+class ClockFollower:
+    """Compares this rank's clock with rank 0's again and again while the training runs.
+
+    A rank that is busy answers late, so one exchange may be wrong by milliseconds: each reading is the best of several, and one
+    that is less certain than what an earlier reading still says is not passed on.
+    """
+
+    def __init__(self, first: ClockOffset, now_ns: int) -> None:
+        """Begin with what was measured at the start."""
+        self._best = first
+        self._best_ns = now_ns
+        self._left = 0
+        self._reading: ClockOffset | None = None
+        self.next_ns = now_ns + INTERVAL_NS
+        """When the next reading is due."""
+
+    def begin(self, now_ns: int, exchanges: int = _EXCHANGES_AGAIN) -> ClockPing:
+        """Begin with a reading; returns what to ask rank 0."""
+        self.next_ns = now_ns + INTERVAL_NS
+        self._left = exchanges
+        self._reading = None
+        return ClockPing(now_ns)
+
+    def note(self, pong: ClockPong, received_ns: int) -> tuple[ClockPing | None, ClockOffset | None]:
+        """Rank 0 has answered; returns what to ask next, if the reading goes on, and the reading, if it is over."""
+        measured = offset_of(pong.sent_ns, pong.coordinator_ns, received_ns)
+        if self._reading is None or measured.uncertainty_ns < self._reading.uncertainty_ns:
+            self._reading = measured
+        self._left -= 1
+        return (ClockPing(received_ns), None) if self._left > 0 else (None, self._reading)
+
+    def adopt(self, reading: ClockOffset, now_ns: int) -> bool:
+        """Whether a reading says more than what is known; if so it is what is known."""
+        drifted_ns = int((now_ns - self._best_ns) * MOST_DRIFT)
+        if reading.uncertainty_ns > self._best.uncertainty_ns + drifted_ns:
+            return False
+        self._best, self._best_ns = reading, now_ns
+        return True
 
 
 def measure(channel: Channel, *, same_host: bool, timeout_s: float) -> ClockOffset:

@@ -5,16 +5,22 @@ order of events.  One coordinator (on global rank 0) serves all process sets, ea
 them one order, so that ranks which are in several sets cannot wait for each other in a circle.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from .ledger import Ledger, Stalled
-from .messages import Ready, Request, Resend, Response, Work
+from .messages import Ready, Request, Response, Work
+from .receipts import Receipts
 
-REMOVED = "Process set has been removed"
+#: Characters of names in a message.
+_LONG_WORK: Final = 1 << 24
+
+REMOVED: Final = "Process set has been removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,13 @@ class Coordinator:
         self._capacity = cache_capacity
         self._threshold_nbytes = fusion_threshold_nbytes
         self._ledgers: dict[int, Ledger] = {}
+        self._removed: dict[int, Ledger] = {}
+        """Process sets that are gone, until all ranks have heard of it; their numbers are not given again before."""
+        self._leaving: set[int] = set()
+        """Those of them of which the ranks were told."""
         self._leftover: list[tuple[tuple[int, ...], Response]] = []
+        self.receipts = Receipts()
+        """What each rank was told to do, and has done."""
         for number, ranks in process_sets.items():
             self._open(number, ranks)
 
@@ -87,43 +99,47 @@ class Coordinator:
         """Global ranks of a process set."""
         return self._ledgers[process_set].ranks
 
-    def receive(self, rank: int, message: Ready, offset_ns: int, now_ns: int) -> list[Resend]:
+    def receive(self, rank: int, message: Ready, offset_ns: int, now_ns: int) -> None:
         """Take note of what `rank` is ready for.
 
         Args:
             offset_ns: what to add to that rank's clock to get the coordinator's.
             now_ns: the coordinator's clock.
 
-        Returns:
-            What the rank has to ask for in full.
-
         Raises:
             ValueError: the rank asks for a process set that it is not in, or twice for the same.
         """
+        self.receipts.note(rank, message.done)
         times = None
         if message.times:
             times = np.frombuffer(message.times, np.int64) + offset_ns
-        for position, request in enumerate(message.fresh):
-            at_ns = 0 if times is None else int(times[position])
+        position = len(message.fresh)
+        for number, ranges in message.known.items():
+            count = sum(ranges[1::2])
+            part = None if times is None else times[position : position + count]
+            position += count
+            ledger = self._ledgers.get(number)
+            if ledger is not None:
+                self._check_member(rank, ledger)
+                ledger.ask_known(rank, ranges, part, now_ns)
+            elif (removed := self._removed.get(number)) is not None:
+                for request in removed.describe(rank, ranges):
+                    self._refuse(rank, request)
+            else:
+                raise ValueError(f"rank {rank} asks for process set {number}, which there is not")
+        for place, request in enumerate(message.fresh):
+            at_ns = 0 if times is None else int(times[place])
             ledger = self._ledgers.get(request.process_set)
             if ledger is None:
                 self._refuse(rank, request)
-            elif rank not in ledger.ranks:
-                raise ValueError(f"rank {rank} is not in process set {request.process_set}")
             else:
+                self._check_member(rank, ledger)
                 ledger.ask(rank, request, at_ns, now_ns)
-        position = len(message.fresh)
-        resend = []
-        for number, ranges in message.known.items():
-            count = sum(ranges[1::2])
-            ledger = self._ledgers.get(number)
-            part = None if times is None else times[position : position + count]
-            position += count
-            if ledger is None:
-                resend.append(Resend(number, ranges))
-            elif unknown := ledger.ask_known(rank, ranges, part, now_ns):
-                resend.append(Resend(number, [item for each in unknown for item in (each, 1)]))
-        return resend
+
+    @staticmethod
+    def _check_member(rank: int, ledger: Ledger) -> None:
+        if rank not in ledger.ranks:
+            raise ValueError(f"rank {rank} is not in process set {ledger.process_set}")
 
     def _refuse(self, rank: int, request: Request) -> None:
         """A rank asks for a set that was removed before its request came."""
@@ -137,7 +153,8 @@ class Coordinator:
         if request.kind == "add_process_set":
             if any(set(ledger.ranks) == set(request.shape) for ledger in list(self._ledgers.values())):
                 return "Attempted to add a duplicate process set", []
-            number = next(free for free in range(1, len(self._ledgers) + 1) if free not in self._ledgers)
+            taken = self._ledgers.keys() | self._removed.keys()
+            number = next(free for free in range(1, len(taken) + 2) if free not in taken)
             self._open(number, request.shape)
             return "", [[number]]
         if request.kind == "remove_process_set":
@@ -146,6 +163,7 @@ class Coordinator:
                 return "the process set does not exist any more", []
             last = ledger.take(self._threshold_nbytes) + ledger.fail_all(REMOVED)
             self._leftover += [(ledger.ranks, response) for response in last]
+            self._removed[ledger.process_set] = ledger
             return "", [[request.shape[0]]]
         return "", []
 
@@ -161,7 +179,36 @@ class Coordinator:
             responses += [(ranks, response) for response in ledger.take(self._threshold_nbytes)]
             if dropped := ledger.take_forgotten():
                 forgotten[number] = dropped
+        self._note_told(responses, forgotten)
         return Orders(responses, forgotten)
+
+    def _note_told(
+        self, responses: Sequence[tuple[tuple[int, ...], Response]], forgotten: Mapping[int, Sequence[int]]
+    ) -> None:
+        receipts = self.receipts
+        for ranks, response in responses:
+            receipts.tell(ranks, response)
+        for number, ids in forgotten.items():
+            ledger = self._ledgers[number]
+            receipts.when_done(ledger.ranks, partial(ledger.bury, ids))
+        for number in self._removed.keys() - self._leaving:
+            # Its removal is among the responses, which go to all ranks.
+            self._leaving.add(number)
+            receipts.when_done(self._ledgers[0].ranks, partial(self._free, number))
+
+    def _free(self, number: int) -> None:
+        del self._removed[number]
+        self._leaving.discard(number)
+
+    def name_told_to(self, rank: int) -> str:
+        """A tensor of what `rank` was told to do last; "" if that is not known any more."""
+        response = self.receipts.last_of(rank)
+        if response is None:
+            return ""
+        if response.names:
+            return response.names[0]
+        ledger = self._ledgers.get(response.process_set)
+        return "" if ledger is None else ledger.name_of(response.ids[0])
 
     def find_stalled(self, now_ns: int, longer_than_ns: int) -> list[Stalled]:
         """Tensors that have waited for some rank for longer than `longer_than_ns`."""
@@ -185,6 +232,7 @@ def share_out(orders: Orders, coordinator_rank: int, others: Iterable[int]) -> d
         msgspec.structs.replace(response, arrivals_ns=[]) if response.arrivals_ns else response
         for _, response in orders.responses
     ]
+    ranks_of = {response.process_set: ranks for ranks, response in orders.responses}
     for rank in (coordinator_rank, *sorted(others)):
         within = {ranks: rank in ranks for ranks in distinct}
         leads = any(ranks[0] == rank for ranks in distinct)
@@ -196,7 +244,28 @@ def share_out(orders: Orders, coordinator_rank: int, others: Iterable[int]) -> d
                 for position, (ranks, response) in enumerate(orders.responses)
                 if within[ranks]
             ]
-            work = shares[key] = Work(responses, orders.forgotten)
+            # A number is forgotten for another, which the same responses give.
+            forgotten = {
+                number: ids for number, ids in orders.forgotten.items() if within.get(ranks_of.get(number, ()), True)
+            }
+            work = shares[key] = Work(responses, forgotten)
         if work.responses or work.forgotten:
             works[rank] = work
     return works
+
+
+def split(orders: Orders) -> Iterator[Orders]:
+    """Orders whose message would be too long, in parts."""
+    parts: list[list[tuple[tuple[int, ...], Response]]] = [[]]
+    length = 0
+    for item in orders.responses:
+        named = sum(map(len, item[1].names))
+        if length and length + named > _LONG_WORK:
+            parts.append([])
+            length = 0
+        parts[-1].append(item)
+        length += named
+    # With the first, so that a rank which has done all of them has heard of it.
+    yield Orders(parts[0], orders.forgotten)
+    for part in parts[1:]:
+        yield Orders(part, {})

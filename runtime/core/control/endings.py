@@ -3,13 +3,19 @@
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..work import Completions, Entry
 
 #: How long a failed operation waits for the news that a rank has died.
 GRACE_S: Final = 0.5
+
+#: How much longer rank 0 waits for ranks that do not answer, before it says that they are at fault.
+SILENCE_S: Final = 1.5
+
+#: How long the others wait for what rank 0 says.
+HEARSAY_S: Final = 4.0
 
 
 class Failures:
@@ -19,19 +25,22 @@ class Failures:
     The operations that failed wait for it.
     """
 
-    def __init__(self, completions: Completions, grace_s: float) -> None:
+    def __init__(
+        self, completions: Completions, grace_s: float, clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         """Begin with none.
 
         Args:
             grace_s: how long to wait for something that says more.
         """
+        self._clock_ns = clock_ns
         self._completions = completions
         self._grace_s = grace_s
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._new: str | None = None
         self._entries: list[Entry] = []
         self._ended_with: str | None = None
-        self._give_up_s = 0.0
+        self._give_up_ns = 0
         self.suspicion: str | None = None
         """What is taken for the cause if nothing better is heard."""
 
@@ -61,12 +70,16 @@ class Failures:
         """Wait for something that says more than `reason`."""
         if self.suspicion is None:
             self.suspicion = reason
-            self._give_up_s = time.monotonic() + self._grace_s
+            self._give_up_ns = self._clock_ns() + round(self._grace_s * 1e9)
+
+    def wait_longer(self, extra_s: float) -> None:
+        """Somebody may still say more."""
+        self._give_up_ns = self._clock_ns() + round(extra_s * 1e9)
 
     @property
     def remaining_s(self) -> float | None:
         """How long it is still waited; None if nothing is suspected."""
-        return None if self.suspicion is None else self._give_up_s - time.monotonic()
+        return None if self.suspicion is None else (self._give_up_ns - self._clock_ns()) / 1e9
 
     def end(self, error: str) -> None:
         """Finish the operations that have failed, and those that fail from now on."""

@@ -4,21 +4,24 @@ Ranks name such a tensor by its id.  Who has asked is kept as sets of ids (`bits
 costs a few operations on integers, however many tensors it is about.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from ..fusion import Negotiated, fuse
+from ..fusion import Negotiated, fuse, in_order
 from . import bits
-from .messages import Request, to_ranges
+from .messages import Request, from_ranges, to_ranges
 
 #: Plans that are kept; a training repeats a few, and one that never repeats must not fill the memory.
 _MOST_PLANS: Final = 256
 
 #: Ids may spread over this many times the capacity before the oldest are forgotten.
 _SPREAD: Final = 4
+
+#: So many times the capacity of tensors without an id may come before one is forgotten that was not asked for meanwhile.
+_PATIENCE: Final = 4
 
 Asked = tuple[int, Request, int]
 """A rank, what it asks for, and when it did (0 if it does not say)."""
@@ -64,7 +67,11 @@ class KnownTensors:
         self._base = 0
         self._valid = 0
         self._used = 0
+        self._refused = 0
+        """How many tensors came while there was no room, since it was last looked who is not asked for any more."""
         self._forgotten: list[int] = []
+        self._gone: dict[int, dict[int, Request]] = {}
+        """What each rank means by an id that is forgotten, until all have heard of that."""
         # A rank asks once for every time that the tensor is executed, so it has asked if the two parities differ.
         self._asked_parity = [0] * len(self._ranks)
         self._done_parity = 0
@@ -90,7 +97,7 @@ class KnownTensors:
 
     # Asking.
 
-    def ask(self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None) -> tuple[list[int], list[Asked]]:
+    def ask(self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None) -> list[Asked]:
         """`rank` asks for tensors by id.
 
         Args:
@@ -98,22 +105,18 @@ class KnownTensors:
             times_ns: when each was submitted, on the coordinator's clock; None if the rank does not say.
 
         Returns:
-            Ids that are not known any more, and requests for tensors that are being negotiated anew.
+            Requests for tensors that are being negotiated anew, or that were forgotten before the rank could know.
 
         Raises:
-            ValueError: the rank asks for what it has asked for already.
+            ValueError: the rank asks for what it has asked for already, or was never given.
         """
         row = self._row[rank]
-        unknown: list[int] = []
-        if any(start < self._base for start in ranges[::2]):
-            ranges, times_ns, unknown = _cut(ranges, times_ns, lambda number: number >= self._base)
+        gone: list[Asked] = []
+        if self._gone or any(start < self._base for start in ranges[::2]):
+            ranges, times_ns, gone = self._take_gone(rank, ranges, times_ns)
         asked = bits.of_ranges(ranges, self._base)
         if asked & ~self._valid:
-            ranges, times_ns, more = _cut(
-                ranges, times_ns, lambda number: bool(self._valid >> (number - self._base) & 1)
-            )
-            unknown += more
-            asked &= self._valid
+            raise ValueError(f"rank {rank} asks for a number that no tensor has")
         if times_ns is not None or self._times is not None:
             self._note_times(row, ranges, times_ns)
         slow = asked & self._slow
@@ -130,7 +133,42 @@ class KnownTensors:
             self._used |= complete
             self._ready |= complete
             self.ready_nbytes += self._count_nbytes(complete)
-        return unknown, renegotiated
+        return gone + renegotiated
+
+    def _take_gone(
+        self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None
+    ) -> tuple[Sequence[int], np.ndarray | None, list[Asked]]:
+        """Requests for tensors that were forgotten, and the rest."""
+        ids = from_ranges(ranges)
+        if not any(number in self._gone or number < self._base for number in ids):
+            return ranges, times_ns, []
+        asked: list[Asked] = []
+        kept = []
+        for position, number in enumerate(ids):
+            requests = self._gone.get(number)
+            if requests is not None:
+                asked.append((rank, requests[rank], 0 if times_ns is None else int(times_ns[position])))
+            elif number < self._base:
+                raise ValueError(f"rank {rank} asks for a number that no tensor has")
+            else:
+                kept.append(position)
+        left = to_ranges([ids[position] for position in kept])
+        return left, None if times_ns is None else times_ns[kept], asked
+
+    def describe(self, rank: int, ranges: Sequence[int]) -> list[Request]:
+        """What `rank` means by these ids.
+
+        Raises:
+            ValueError: it was never given one of them.
+        """
+        described = []
+        for number in from_ranges(ranges):
+            known = self._known.get(number)
+            requests = self._gone.get(number) if known is None else known.requests
+            if requests is None:
+                raise ValueError(f"rank {rank} asks for a number that no tensor has")
+            described.append(requests[rank])
+        return described
 
     def _asked(self, rank: int, offset: int) -> Asked:
         at_ns = 0 if self._times is None else int(self._times[self._row[rank], offset])
@@ -203,7 +241,8 @@ class KnownTensors:
             return -1
         known_id = self._id_of.get(name)
         if known_id is None:
-            self._make_room()
+            if not self._make_room():
+                return -1
             known_id = self._id_of[name] = self._next_id
             self._next_id += 1
         return known_id
@@ -218,18 +257,27 @@ class KnownTensors:
         self._plans.clear()
         self._nbytes_of.clear()
 
-    def _make_room(self) -> None:
-        """Forget tensors if there are too many: those not asked for since the last time, else the oldest."""
+    def _make_room(self) -> bool:
+        """Whether one more tensor may have an id.
+
+        If there are too many, those that were not asked for in a long while are forgotten, and no others: a training with more
+        tensors than ids repeats them all, and would never meet again what was forgotten for what came last.
+        """
         if len(self._known) >= self.capacity:
-            idle = self._valid & ~self._busy()
-            self._forget(idle & ~self._used or idle & -idle)
-            self._used = 0
+            self._refused += 1
+            if self._refused <= _PATIENCE * self.capacity:
+                return False
+            self._forget(self._valid & ~self._busy() & ~self._used)
+            self._used = self._refused = 0
+            if len(self._known) >= self.capacity:
+                return False
         width = self._next_id - self._base
         if width >= _SPREAD * max(self.capacity, 64):
             # What keeps the window open is a few old tensors: they can be described again.
             self._forget(self._valid & ((1 << (width // 2)) - 1) & ~self._busy())
             held = self._valid | self._busy()
             self._move_window((held & -held).bit_length() - 1 if held else width)
+        return True
 
     def _busy(self) -> int:
         return self._tally.positive() | self._slow | self._ready
@@ -239,6 +287,7 @@ class KnownTensors:
             known = self._known.pop(self._base + offset)
             del self._id_of[known.name]
             self._forgotten.append(known.id)
+            self._gone[known.id] = known.requests
         self._valid &= ~ids
         # A tensor that comes again gets another id, so what was said of this one does not matter any more.
         self._asked_parity = [parity & ~ids for parity in self._asked_parity]
@@ -260,9 +309,19 @@ class KnownTensors:
         self._nbytes_of.clear()
 
     def take_forgotten(self) -> list[int]:
-        """Ids that were forgotten since the last call."""
+        """Ids that were forgotten since the last call.  They are understood until `bury`."""
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
+
+    def name_of(self, number: int) -> str:
+        """The name of a tensor; "" for an id that is not given."""
+        known = self._known.get(number)
+        return "" if known is None else known.name
+
+    def bury(self, ids: Sequence[int]) -> None:
+        """All ranks have heard that these ids are forgotten, so none will ask for them any more."""
+        for number in ids:
+            self._gone.pop(number, None)
 
     # Answering.
 
@@ -278,9 +337,19 @@ class KnownTensors:
             plan = self._plans[ready] = list(self._plan(ready, threshold_nbytes))
         return plan
 
+    def take_singly(self) -> dict[int, tuple[Negotiated, tuple[int, ...]]]:
+        """What all ranks have asked for, with when each rank did (0 if it does not say), by id."""
+        ready, self._ready, self.ready_nbytes = self._ready, 0, 0
+        taken = {}
+        for offset in bits.members(ready):
+            times = self._times
+            arrivals_ns = (0,) * len(self._ranks) if times is None else tuple(map(int, times[:, offset]))
+            taken[self._base + offset] = self._known[self._base + offset].negotiated, arrivals_ns
+        return taken
+
     def _plan(self, ready: int, threshold_nbytes: int) -> Iterator[KnownBatch]:
         tensors = [self._known[self._base + offset].negotiated for offset in bits.members(ready)]
-        for batch in fuse(by_priority(tensors), threshold_nbytes):
+        for batch in fuse(in_order(tensors), threshold_nbytes):
             ids = [tensor.id for tensor in batch]
             yield KnownBatch(ids, to_ranges(ids), batch)
 
@@ -313,23 +382,3 @@ class KnownTensors:
             found.append((self._known[self._base + offset].name, since[key], missing))
         self._waiting_since = since
         return found
-
-
-def _cut(
-    ranges: Sequence[int], times_ns: np.ndarray | None, keep: Callable[[int], bool]
-) -> tuple[list[int], np.ndarray | None, list[int]]:
-    """Leave out the ids that are not to be kept; returns what is left, and those."""
-    ids = [
-        number for start, count in zip(ranges[::2], ranges[1::2], strict=True) for number in range(start, start + count)
-    ]
-    kept = [keep(number) for number in ids]
-    left = to_ranges([number for number, good in zip(ids, kept, strict=True) if good])
-    dropped = [number for number, good in zip(ids, kept, strict=True) if not good]
-    return left, None if times_ns is None else times_ns[np.array(kept, bool)], dropped
-
-
-def by_priority(tensors: list[Negotiated]) -> list[Negotiated]:
-    """Higher priority first; among equals the order stays."""
-    if all(tensor.request.priority == tensors[0].request.priority for tensor in tensors):
-        return tensors
-    return sorted(tensors, key=lambda tensor: -tensor.request.priority)

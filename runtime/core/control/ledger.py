@@ -12,13 +12,16 @@ from typing import Final
 import numpy as np
 
 from ....timeline.vocabulary import COLLECTIVE_KINDS
-from ..fusion import Negotiated, fuse
+from ..fusion import Negotiated, fuse, in_order
 from ..operations import ReduceOp
 from .consistency import find_disagreement
-from .known import Asked, KnownBatch, KnownTensors, by_priority
-from .messages import Request, Response
+from .known import Asked, KnownBatch, KnownTensors
+from .messages import Request, Response, to_ranges
 
 JOIN_NAME: Final = "join.noname"
+
+#: Names whose order is remembered.
+_MOST_ORDERED: Final = 1 << 17
 
 
 @dataclass(slots=True)
@@ -67,6 +70,9 @@ class Ledger:
         self._negotiated_nbytes = 0
         self._joined: set[int] = set()
         self._next_seq = 0
+        self._order: dict[str, int] = {}
+        """The place of each name, in the order in which all ranks had asked for it the first time."""
+        self._next_place = 0
 
     @property
     def has_ready(self) -> bool:
@@ -98,11 +104,16 @@ class Ledger:
         self._ask_all(self._known.renegotiate(request.name), now_ns)
         self._ask(rank, request, at_ns, now_ns)
 
-    def ask_known(self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None, now_ns: int) -> list[int]:
-        """`rank` asks for tensors by id (see `KnownTensors.ask`); returns the ids that are not known any more."""
-        unknown, asked = self._known.ask(rank, ranges, times_ns)
-        self._ask_all(asked, now_ns)
-        return unknown
+    def ask_known(self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None, now_ns: int) -> None:
+        """`rank` asks for tensors by id (see `KnownTensors.ask`)."""
+        for of_rank, request, at_ns in self._known.ask(rank, ranges, times_ns):
+            # Others may have asked by the number that the tensor has got since.
+            self._ask_all(self._known.renegotiate(request.name), now_ns)
+            self._ask(of_rank, request, at_ns, now_ns)
+
+    def describe(self, rank: int, ranges: Sequence[int]) -> list[Request]:
+        """What `rank` means by these ids."""
+        return self._known.describe(rank, ranges)
 
     def _ask_all(self, asked: Iterable[Asked], now_ns: int) -> None:
         for rank, request, at_ns in asked:
@@ -115,6 +126,8 @@ class Ledger:
         else:
             first = next(iter(pending.requests.values()))
             request = first if first == request else request
+            if rank in pending.requests:
+                raise ValueError(f"rank {rank} asks twice for {request.name}")
         pending.requests[rank] = request
         pending.arrivals_ns[rank] = at_ns
         self._finish_if_complete(request.name, pending)
@@ -138,13 +151,14 @@ class Ledger:
         described = next(requests[rank] for rank in self.ranks if rank in requests)
         arrivals_ns = tuple(pending.arrivals_ns.get(rank, 0) for rank in self.ranks)
         sizes: list[list[int]] = []
+        order = self._place(name)
         error = find_disagreement(requests)
         if not error and self._joined:
             error = _refuse_joined(described)
         if not error and self._admit is not None:
             error, sizes = self._admit(described)
         if error:
-            return Negotiated(id=-1, request=described, arrivals_ns=arrivals_ns, error=error)
+            return Negotiated(id=-1, request=described, arrivals_ns=arrivals_ns, error=error, order=order)
         gathered = described.kind == "allgather"
         remembered = not self._joined and described.kind in COLLECTIVE_KINDS and described.kind != "barrier"
         negotiated = Negotiated(
@@ -154,6 +168,7 @@ class Ledger:
             first_dimensions=tuple(requests[rank].shape[0] for rank in self.ranks) if gathered else (),
             sizes=sizes,
             absent=bool(absent),
+            order=order,
         )
         if negotiated.id >= 0:
             self._known.learn(negotiated, requests)
@@ -161,11 +176,11 @@ class Ledger:
 
     def _join(self, rank: int, at_ns: int, now_ns: int) -> None:
         self._joined.add(rank)
+        # Ids speak for all ranks, and not all bring something now.
+        self._ask_all(self._known.renegotiate_all(), now_ns)
+        for name, pending in list(self._pending.items()):
+            self._finish_if_complete(name, pending)
         if len(self._joined) < len(self.ranks):
-            # Ids speak for all ranks, and not all bring something now.
-            self._ask_all(self._known.renegotiate_all(), now_ns)
-            for name, pending in list(self._pending.items()):
-                self._finish_if_complete(name, pending)
             return
         self._joined.clear()
         self._known.settle_all()
@@ -177,15 +192,35 @@ class Ledger:
 
     def take(self, threshold_nbytes: int) -> list[Response]:
         """What is ready, fused and in the order in which every rank of the set shall execute it."""
-        responses = [self._answer_known(batch) for batch in self._known.take(threshold_nbytes)]
-        if self._negotiated:
-            ready, self._negotiated, self._negotiated_nbytes = self._negotiated, [], 0
-            responses += [self._answer(batch) for batch in fuse(by_priority(ready), threshold_nbytes)]
-        return responses
+        negotiated, self._negotiated, self._negotiated_nbytes = self._negotiated, [], 0
+        if not negotiated:
+            return [self._answer_known(batch) for batch in self._known.take(threshold_nbytes)]
+        known = self._known.take_singly()
+        ready = in_order([*negotiated, *(tensor for tensor, _ in known.values())])
+        arrivals_ns = {number: arrivals_ns for number, (_, arrivals_ns) in known.items()}
+        return [self._answer(batch, arrivals_ns) for batch in fuse(ready, threshold_nbytes)]
+
+    def _place(self, name: str) -> int:
+        """The place of a name, which it keeps for as long as it is remembered."""
+        place = self._order.get(name)
+        if place is None:
+            place = self._order[name] = self._next_place
+            self._next_place += 1
+            if len(self._order) > _MOST_ORDERED:  # names that are used once must not fill the memory
+                self._order = dict(list(self._order.items())[_MOST_ORDERED // 2 :])
+        return place
+
+    def name_of(self, number: int) -> str:
+        """The name of a tensor that has, or had, this id; "" if that is not known."""
+        return self._known.name_of(number)
 
     def take_forgotten(self) -> list[int]:
         """Ids that were forgotten since the last call."""
         return self._known.take_forgotten()
+
+    def bury(self, ids: Sequence[int]) -> None:
+        """All ranks have heard that these ids are forgotten."""
+        self._known.bury(ids)
 
     def forget_plans(self) -> None:
         """Fuse anew, since the threshold has changed."""
@@ -197,7 +232,7 @@ class Ledger:
         responses = []
         for pending in self._pending.values():
             request = next(iter(pending.requests.values()))
-            responses.append(self._answer([Negotiated(id=-1, request=request, arrivals_ns=(), error=error)]))
+            responses.append(self._answer([Negotiated(id=-1, request=request, arrivals_ns=(), error=error)], {}))
         self._pending.clear()
         return responses
 
@@ -216,19 +251,26 @@ class Ledger:
             arrivals_ns=self._known.arrivals_ns(batch),
         )
 
-    def _answer(self, batch: list[Negotiated]) -> Response:
+    def _answer(self, batch: list[Negotiated], known_ns: dict[int, tuple[int, ...]]) -> Response:
+        """Tell what to do with a batch.
+
+        Args:
+            known_ns: ids of the tensors that were asked for by number, and when each rank did.
+        """
         first = batch[0]
-        arrivals_ns = [max(by_rank) for by_rank in zip(*(tensor.arrivals_ns for tensor in batch), strict=True)]
+        told = [known_ns.get(tensor.id, tensor.arrivals_ns) for tensor in batch]
+        arrivals_ns = [max(by_rank) for by_rank in zip(*told, strict=True)] if all(map(all, told)) else []
+        by_number = all(tensor.id in known_ns for tensor in batch)
         return Response(
             seq=self._number(),
             process_set=self.process_set,
-            ids=[],
-            names=[tensor.request.name for tensor in batch],
-            fresh_ids=[tensor.id for tensor in batch],
+            ids=to_ranges([tensor.id for tensor in batch]) if by_number else [],
+            names=[] if by_number else [tensor.request.name for tensor in batch],
+            fresh_ids=[] if by_number else [tensor.id for tensor in batch],
             error=first.error,
             sizes=[list(tensor.first_dimensions) for tensor in batch] if first.first_dimensions else first.sizes,
             absent=[tensor.request for tensor in batch] if first.absent else [],
-            arrivals_ns=arrivals_ns if all(arrivals_ns) else [],
+            arrivals_ns=arrivals_ns,
         )
 
     # Stalls.

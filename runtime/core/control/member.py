@@ -8,16 +8,25 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..errors import SHUT_DOWN, HorovodInternalError
-from .messages import Ready, Request, Response, Work, from_ranges, to_ranges
+from .messages import ENDS_MESSAGE, Ready, Request, Response, Work, from_ranges, to_ranges
 
 if TYPE_CHECKING:
     from ..work import Entry
 
+#: Characters of names after which a message ends: the next one takes the rest.
+_LONG_MESSAGE: Final = 1 << 22
+
 Key = tuple[int, str]
 """Process set and full name of a tensor."""
+
+
+_SAME_NAME: Final = (
+    "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is currently being "
+    "processed. If you want to request another tensor, use a different tensor name. Tensor name: "
+)
 
 
 class Record:
@@ -45,7 +54,9 @@ class Member:
         Args:
             make_absent: makes what this rank contributes to a collective that it takes no part in, having joined.
         """
-        self._lock = threading.Lock()
+        # A signal handler may submit while it interrupts a submission of the same thread.
+        self._lock = threading.RLock()
+        self._submitting: Sequence[Entry] = ()
         self._records: dict[Key, Record] = {}
         self._by_id: dict[int, dict[int, Record]] = {}
         self._unsaid: deque[Record] = deque()
@@ -73,42 +84,52 @@ class Member:
         with self._lock:
             if self._closed is not None:
                 raise HorovodInternalError(self._closed)
-            records = self._records
-            taken: list[Record] = []
-            for entry in entries:
-                request = entry.request
-                key = (request.process_set, request.name)
-                record = records.get(key)
-                if record is None:
-                    record = records[key] = Record(key)
-                elif record.entry is not None:
-                    for each in taken:
-                        each.entry = None
-                        if each.id < 0:
-                            records.pop(each.key, None)
-                    raise ValueError(
-                        "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor "
-                        "that is currently being processed. If you want to request another tensor, use a different "
-                        f"tensor name. Tensor name: {request.name}"
-                    )
-                record.entry = entry
-                record.request = request
-                taken.append(record)
-            self._unsaid.extend(taken)
+            interrupted, self._submitting = self._submitting, entries
+            try:
+                if interrupted:
+                    _refuse_same(entries, interrupted)
+                self._unsaid.extend(self._take(entries))
+            finally:
+                self._submitting = interrupted
+
+    def _take(self, entries: Sequence["Entry"]) -> list[Record]:
+        records = self._records
+        taken: list[Record] = []
+        for entry in entries:
+            request = entry.request
+            key = (request.process_set, request.name)
+            record = records.get(key)
+            if record is None:
+                record = records[key] = Record(key)
+            elif record.entry is not None:
+                for each in taken:
+                    each.entry = None
+                    if each.id < 0:
+                        records.pop(each.key, None)
+                raise ValueError(_SAME_NAME + request.name)
+            record.entry = entry
+            record.request = request
+            taken.append(record)
+        return taken
 
     def pending(self) -> list["Entry"]:
         """What was submitted and has not been executed."""
         with self._lock:
-            return [record.entry for record in self._records.values() if record.entry is not None]
+            return [record.entry for record in list(self._records.values()) if record.entry is not None]
 
-    def collect(self, *, blocked: bool = False) -> Ready | None:
-        """The message that tells the coordinator what it does not know yet; None if it knows all."""
+    def collect(self, done: int = 0) -> Ready | None:
+        """The next message that tells the coordinator what it does not know yet; None if it knows all.
+
+        Args:
+            done: how many responses this rank has executed so far.
+        """
         unsaid = self._unsaid
         fresh: list[Request] = []
         known: dict[int, list[int]] = {}
         fresh_ns: list[int] = []
         known_ns: dict[int, list[int]] = {}
         timed = self.send_times
+        length = 0
         while unsaid:
             record = unsaid.popleft()
             entry = record.entry
@@ -124,9 +145,12 @@ class Member:
                 ids.append(record.id)
                 if timed:
                     known_ns[process_set].append(entry.submitted_ns)
-            else:
-                fresh.append(request)
-                fresh_ns.append(entry.submitted_ns)
+                continue
+            fresh.append(request)
+            fresh_ns.append(entry.submitted_ns)
+            length += len(request.name)
+            if request.kind in ENDS_MESSAGE or length > _LONG_MESSAGE:
+                break
         if not fresh and not known:
             return None
         times = array("q")
@@ -134,21 +158,7 @@ class Member:
             times.extend(fresh_ns)
             for of_set in known_ns.values():
                 times.extend(of_set)
-        return Ready(fresh, {number: to_ranges(ids) for number, ids in known.items()}, times.tobytes(), blocked)
-
-    def repeat(self, process_set: int, ranges: Sequence[int]) -> None:
-        """The coordinator has forgotten these ids: say the tensors that wait again, in full."""
-        by_id = self._by_id.get(process_set, {})
-        for number in from_ranges(ranges):
-            record = by_id.pop(number, None)
-            if record is None:
-                continue
-            if record.id == number:
-                record.id = -1
-            if record.entry is not None:
-                self._unsaid.append(record)
-            else:
-                self._drop(record)
+        return Ready(fresh, {number: to_ranges(ids) for number, ids in known.items()}, times.tobytes(), done)
 
     def receive(self, work: Work) -> list[tuple[Response, list["Entry"]]]:
         """Match what is to be executed with this rank's tensors.
@@ -210,16 +220,12 @@ class Member:
                 self._records.pop(record.key, None)
 
     def _forget(self, process_set: int, ids: Sequence[int]) -> None:
+        """These ids are not given any more; what was said by them a moment ago will be answered by name."""
         by_id = self._by_id.get(process_set, {})
         for number in ids:
-            # A tensor that waits may have been said by this id a moment ago; `repeat` will ask for its record then.
-            record = by_id.get(number)
-            if record is None:
-                continue
-            if record.id == number:
+            record = by_id.pop(number, None)
+            if record is not None and record.id == number:
                 record.id = -1
-            if record.entry is None:
-                del by_id[number]
                 self._drop(record)
 
     def forget_process_set(self, process_set: int) -> None:
@@ -237,7 +243,7 @@ class Member:
         with self._lock:
             if self._closed is None:
                 self._closed = f"{SHUT_DOWN} Cause: {reason}" if reason else SHUT_DOWN
-            entries = [record.entry for record in self._records.values() if record.entry is not None]
+            entries = [record.entry for record in list(self._records.values()) if record.entry is not None]
             self._records.clear()
             self._unsaid.clear()
         return entries
@@ -246,3 +252,11 @@ class Member:
     def closed(self) -> str | None:
         """Why nothing can be submitted any more; None while it can."""
         return self._closed
+
+
+def _refuse_same(entries: Sequence["Entry"], others: Sequence["Entry"]) -> None:
+    """Raise if a signal handler submits what the submission that it has interrupted is about."""
+    keys = {(entry.request.process_set, entry.request.name) for entry in others}
+    for entry in entries:
+        if (entry.request.process_set, entry.request.name) in keys:
+            raise ValueError(_SAME_NAME + entry.request.name)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 #: A message longer than this is refused: nobody sends one, and a stray client must not make us allocate.
-MAX_MESSAGE_NBYTES: Final = 256 * 1024 * 1024
+MAX_MESSAGE_NBYTES: Final = 2**28 - 1
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -33,6 +33,11 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     device: str = "cpu"
     priority: int = 0
     """Among what is ready, higher goes first.  The ranks need not agree; the set's first rank decides."""
+
+
+#: Kinds that change what other requests mean: nothing that a rank submits later may be handled before them, nor they before
+#: what it has submitted earlier.
+ENDS_MESSAGE: Final = frozenset({"join", "add_process_set", "remove_process_set"})
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
@@ -82,22 +87,30 @@ class ClockOffset(msgspec.Struct, tag="clock", array_like=True):
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True):
-    """Tensors that a rank has submitted since it last said so."""
+    """Tensors that a rank has submitted since it last said so.
+
+    Those in `known` were submitted in any order with those in `fresh`.  What the order matters for (see `ENDS_MESSAGE`) is
+    the last of `fresh`, so whatever was submitted before it is handled before it.
+    """
 
     fresh: list[Request]
     known: dict[int, list[int]]
     """Requests that the coordinator has seen from this rank before: by process set, as ranges of ids (`to_ranges`)."""
     times: bytes = b""
     """When each was submitted, fresh ones first, on this rank's clock (int64, ns, native order); empty without a timeline."""
-    blocked: bool = False
-    """Whether the training of this rank waits, so that nothing more will come before it gets an answer."""
+    done: int = 0
+    """How many responses this rank has executed, of all that it was ever told."""
 
 
-class Resend(msgspec.Struct, tag="resend", array_like=True):
-    """The coordinator has forgotten these ids: the rank shall ask in full."""
+class Ask(msgspec.Struct, tag="ask", array_like=True):
+    """The coordinator wants to know how far a rank is, which answers with its `Progress` at once if it lives."""
 
-    process_set: int
-    ids: list[int]
+
+class Progress(msgspec.Struct, tag="progress", array_like=True):
+    """How many responses a rank has executed, of all that it was ever told, and how many it has begun with."""
+
+    done: int
+    begun: int
 
 
 class Response(msgspec.Struct, array_like=True):
@@ -153,7 +166,19 @@ class Drained(msgspec.Struct, tag="drained", array_like=True):
 
 
 Message = (
-    Hello | Welcome | ClockPing | ClockPong | ClockOffset | Ready | Resend | Work | Failed | Abort | Goodbye | Drained
+    Hello
+    | Welcome
+    | ClockPing
+    | ClockPong
+    | ClockOffset
+    | Ready
+    | Ask
+    | Progress
+    | Work
+    | Failed
+    | Abort
+    | Goodbye
+    | Drained
 )
 
 

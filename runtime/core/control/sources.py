@@ -14,6 +14,7 @@ from typing import Final
 from .channel import Channel
 
 _READ: Final = select.EPOLLIN
+_WRITE: Final = select.EPOLLOUT
 
 
 class Sources:
@@ -31,7 +32,8 @@ class Sources:
         self._everything.register(self._thread_alarm, _READ)
         self._open = True
         # A descriptor's number may be somebody else's once it is closed, so closing and writing exclude each other.
-        self._ringing = threading.Lock()
+        # A signal handler may ring while the same thread rings.
+        self._ringing = threading.RLock()
 
     def wait(self, timeout_s: float | None) -> None:
         """The thread: sleep until something happens, or for as long as `timeout_s`."""
@@ -39,8 +41,8 @@ class Sources:
             if descriptor == self._thread_alarm:
                 os.eventfd_read(self._thread_alarm)
 
-    def readable(self, timeout_s: float | None, spin_ns: int = 0) -> Iterator[int]:
-        """Wait for connections; yields the descriptors of those that have something.
+    def ready(self, timeout_s: float | None, spin_ns: int = 0) -> Iterator[tuple[int, bool, bool]]:
+        """Wait for connections; yields their descriptors, with whether something has come and whether something can go out.
 
         Args:
             spin_ns: how long to look again and again before going to sleep.
@@ -50,11 +52,15 @@ class Sources:
             give_up_ns = time.monotonic_ns() + spin_ns
             while not ready and time.monotonic_ns() < give_up_ns:
                 ready = self._connections.poll(0)
-        for descriptor, _ in ready or self._connections.poll(timeout_s):
+        for descriptor, events in ready or self._connections.poll(timeout_s):
             if descriptor == self._driver_alarm:
                 os.eventfd_read(self._driver_alarm)
             else:
-                yield descriptor
+                yield descriptor, bool(events & ~_WRITE), bool(events & _WRITE)
+
+    def watch(self, channel: Channel, *, writing: bool) -> None:
+        """Whether to wait until something can go out, too."""
+        self._connections.modify(channel, _READ | _WRITE if writing else _READ)
 
     def silence(self) -> None:
         """Do not wake the thread for what comes over the connections."""
@@ -86,8 +92,15 @@ class Sources:
     def close(self) -> None:
         """Close all but the connections themselves.  Rings have no effect any more."""
         with self._ringing:
+            if not self._open:
+                return
             self._open = False
             self._everything.close()
             self._connections.close()
             os.close(self._thread_alarm)
             os.close(self._driver_alarm)
+
+    def close_in_child(self) -> None:
+        """Close the copies of a forked process, in which some other thread of its parent may hold the lock for ever."""
+        self._ringing = threading.RLock()
+        self.close()

@@ -6,6 +6,7 @@ from typing import Final
 
 from ..config import Config
 from .ledger import Stalled
+from .watch import NO_ANSWER, Behind
 
 #: Names of tensors that a warning lists for a rank.
 _MOST_NAMED: Final = 6
@@ -13,8 +14,11 @@ _MOST_NAMED: Final = 6
 _log = logging.getLogger("tlkit.runtime")
 
 
-def report_stalls(stalled: Sequence[Stalled], config: Config) -> str:
+def report_stalls(stalled: Sequence[Stalled], config: Config, *, quiet: bool = False) -> str:
     """Warn of stalled tensors in Horovod's words, which log watchers match on.
+
+    Args:
+        quiet: whether it was said a moment ago; what ends the job is said all the same.
 
     Returns:
         Why the job has to end, "" if it may go on waiting.
@@ -31,6 +35,8 @@ def report_stalls(stalled: Sequence[Stalled], config: Config) -> str:
     for rank, names in sorted(by_rank.items()):
         more = ", ..." if len(names) > _MOST_NAMED else ""
         lines.append(f"{'!' if stop else ''}{rank}: [{', '.join(names[:_MOST_NAMED])}{more}]")
+    if quiet and not stop:
+        return ""
     _log.warning(
         "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for "
         "remainder of ranks for more than %g seconds. This may indicate that different ranks are trying to submit different "
@@ -42,3 +48,16 @@ def report_stalls(stalled: Sequence[Stalled], config: Config) -> str:
         return ""
     _log.error('One or more rank (marked by "!") is stalled for longer than %g seconds. Will shutdown.', limit_s)
     return f"ranks {sorted(by_rank)} did not submit {stalled[0].name} within {limit_s:g} s"
+
+
+def report_behind(behind: Behind, hosts: Sequence[str], config: Config, *, quiet: bool) -> str:
+    """Warn of ranks that do not finish what all ranks have begun (see `report_stalls`)."""
+    ranks = ", ".join(f"rank {rank} on {hosts[rank]}" for rank in behind.ranks)
+    what = f"{ranks} did not finish {behind.what or 'an operation'} within {behind.waiting_ns / 1e9:.1f} s"
+    if behind.silent:
+        what += f" and did not answer: {NO_ANSWER}"
+    limit_s = config.stall_shutdown_s
+    stop = 0 < limit_s <= behind.waiting_ns / 1e9
+    if not quiet or stop:
+        _log.warning("%s. The other ranks wait.", what)
+    return what if stop else ""

@@ -27,9 +27,12 @@ def ends() -> Iterator[Ends]:
     other.close()
 
 
-def framed(*messages: Message) -> bytes:
+def framed(*messages: Message, first: int = 0) -> bytes:
+    """Messages as they lie on the wire, the first of them with this number."""
     payloads = [encode(message) for message in messages]
-    return b"".join(struct.pack("!I", len(payload)) + payload for payload in payloads)
+    return b"".join(
+        struct.pack("!I", len(payload) | number % 16 << 28) + payload for number, payload in enumerate(payloads, first)
+    )
 
 
 def test_what_comes_in_one_piece_is_received_one_by_one(ends: Ends) -> None:
@@ -48,12 +51,14 @@ def answer_pings(other: socket.socket, answers: Callable[[int, ClockPing], list[
     """A coordinator that answers the n-th ping with what `answers` says."""
 
     def serve() -> None:
-        coordinator = Channel(other.dup())
+        coordinator, said = Channel(other.dup()), 0
         for number in range(EXCHANGES):
             try:
                 ping = coordinator.receive_one(5.0)
                 assert isinstance(ping, ClockPing)
-                other.sendall(framed(*answers(number, ping)))
+                messages = answers(number, ping)
+                other.sendall(framed(*messages, first=said))
+                said += len(messages)
             except OSError:
                 break
         coordinator.close()
@@ -88,3 +93,29 @@ def test_a_job_that_has_failed_ends_the_start(ends: Ends) -> None:
         measure(channel, same_host=False, timeout_s=5.0)
     channel.close()
     thread.join()
+
+
+def test_nobody_waits_for_an_end_that_does_not_read(ends: Ends) -> None:
+    """What is posted is kept, in order, and goes out when there is room."""
+    channel, other = ends
+    words = [Goodbye(letter * 3_000_000) for letter in "abc"]
+    for word in words:
+        channel.post(encode(word))
+    assert channel.backlog_nbytes > 0
+    receiver, heard = Channel(other.dup()), []
+    while len(heard) < len(words):
+        channel.flush()
+        heard += receiver.receive()
+    receiver.close()
+    assert heard == words
+    assert channel.backlog_nbytes == 0
+
+
+@pytest.mark.parametrize("numbers", [[0, 0], [0, 2]])
+def test_a_message_that_comes_twice_or_not_at_all_is_noticed(ends: Ends, numbers: list[int]) -> None:
+    channel, other = ends
+    for number in numbers:
+        other.sendall(framed(Goodbye("once"), first=number))
+    time.sleep(0.05)
+    with pytest.raises(ValueError, match="message 1 is missing, or another came twice"):
+        channel.receive()

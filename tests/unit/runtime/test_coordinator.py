@@ -14,7 +14,7 @@ from tlkit.runtime.core.control import bits
 from tlkit.runtime.core.control.consistency import find_disagreement
 from tlkit.runtime.core.control.coordinator import Coordinator
 from tlkit.runtime.core.control.member import Member
-from tlkit.runtime.core.control.messages import Ready, Request, Resend, Work, from_ranges, to_ranges
+from tlkit.runtime.core.control.messages import Ready, Request, Work, from_ranges, to_ranges
 from tlkit.runtime.core.errors import HorovodInternalError
 from tlkit.runtime.core.work import Entry, Handle
 
@@ -46,9 +46,9 @@ def ready(requests: list[Request], times_ns: list[int]) -> Ready:
     return Ready(requests, {}, array("q", times_ns).tobytes())
 
 
-def tell(mind: Coordinator, rank: int, message: Ready, offset_ns: int = 0) -> list[Resend]:
+def tell(mind: Coordinator, rank: int, message: Ready, offset_ns: int = 0) -> None:
     """Deliver a message."""
-    return mind.receive(rank, message, offset_ns, 0)
+    mind.receive(rank, message, offset_ns, 0)
 
 
 def take(mind: Coordinator) -> Work | None:
@@ -178,8 +178,7 @@ def test_a_stalled_tensor_names_who_is_missing() -> None:
 def _deliver(mind: Coordinator, members: list[Member], rank: int) -> None:
     message = members[rank].collect()
     while message is not None:
-        for resend in tell(mind, rank, message):
-            members[rank].repeat(resend.process_set, resend.ids)
+        tell(mind, rank, message)
         message = members[rank].collect()
 
 
@@ -339,3 +338,152 @@ def test_a_disagreement_reads_the_same_whoever_asked_first() -> None:
     said = {find_disagreement({rank: of_rank[rank] for rank in order}) for order in permutations(of_rank)}
     assert len(said) == 1
     assert "shape [3], but another rank sent a tensor of shape [4]" in said.pop()
+
+
+def _repeat(mind: Coordinator, members: list[Member], *names: str) -> Work:
+    """All ranks ask for these, and are answered."""
+    for rank, member in enumerate(members):
+        member.submit([entry(name) for name in names])
+        _deliver(mind, members, rank)
+    work = take(mind)
+    assert work is not None
+    for member in members:
+        member.receive(work)
+    return work
+
+
+def test_what_a_rank_said_in_an_order_is_handled_in_that_order() -> None:
+    """A known tensor before a join: both in one breath, and the tensor is done with the rank's own values."""
+    mind, members = coordinator(), [Member(_absent), Member(_absent)]
+    _repeat(mind, members, "a")
+    members[0].submit([entry("a")])
+    _deliver(mind, members, 0)
+    members[1].submit([mine := entry("a")])
+    members[1].submit([entry("join.noname", kind="join")])
+    _deliver(mind, members, 1)
+    work = take(mind)
+
+    assert work is not None
+    ((_, entries),) = members[1].receive(work)
+    assert entries == [mine]
+
+
+def test_the_last_rank_to_join_leaves_no_tensor_behind() -> None:
+    """Rank 0 asked for it before it joined; the others never do."""
+    mind, members = coordinator(), [Member(_absent), Member(_absent)]
+    members[0].submit([entry("a")])
+    members[0].submit([entry("join.noname", kind="join")])
+    _deliver(mind, members, 0)
+    members[1].submit([entry("join.noname", kind="join")])
+    _deliver(mind, members, 1)
+    work = take(mind)
+
+    assert work is not None
+    assert [response.names for response in work.responses] == [["a"], ["join.noname"]]
+    assert mind.is_idle
+
+
+def test_a_number_that_was_forgotten_is_understood_until_all_have_heard_of_it() -> None:
+    """The rank said it before it was told; nothing is asked back, so nothing that it said later overtakes it."""
+    mind, members = coordinator(capacity=1), [Member(), Member()]
+    _repeat(mind, members, "old")
+    for _ in range(4):
+        _repeat(mind, members, "new")
+    _repeat(mind, members, "old")
+    for _ in range(4):
+        _repeat(mind, members, "new")
+    members[0].submit([mine := entry("old")])
+    on_its_way = members[0].collect()
+    assert on_its_way is not None
+    assert on_its_way.known
+    assert _repeat(mind, members, "new").forgotten == {}
+    while not _repeat(mind, members, "new").forgotten:
+        pass
+    tell(mind, 0, on_its_way)
+    members[1].submit([entry("old")])
+    _deliver(mind, members, 1)
+    work = take(mind)
+
+    assert work is not None
+    assert [response.names for response in work.responses] == [["old"]]
+    assert members[0].receive(work) == [(work.responses[0], [mine])]
+
+
+def test_more_tensors_than_numbers_keep_the_numbers_they_have() -> None:
+    """Three tensors and two numbers: two are asked for by number for ever, instead of none."""
+    mind, members = coordinator(capacity=2), [Member(), Member()]
+    for _ in range(5):
+        work = _repeat(mind, members, "a", "b", "c")
+    for member in members:
+        member.submit([entry(name) for name in "abc"])
+    said = [member.collect() for member in members]
+
+    assert [[request.name for request in message.fresh] for message in said if message] == [["c"], ["c"]]
+    assert not work.forgotten
+
+
+def test_a_number_is_free_again_after_it_was_not_used_for_long() -> None:
+    """What came later gets it."""
+    mind, members = coordinator(capacity=1), [Member(), Member()]
+    _repeat(mind, members, "old")
+    for _ in range(11):
+        _repeat(mind, members, "new")
+    members[0].submit([entry("new")])
+    message = members[0].collect()
+
+    assert message is not None
+    assert message.known
+
+
+def test_a_rank_that_asks_twice_is_an_error() -> None:
+    """It would be answered once."""
+    mind = coordinator()
+    tell(mind, 0, ask("a", 0))
+    with pytest.raises(ValueError, match="rank 0 asks twice for a"):
+        tell(mind, 0, ask("a", 0))
+
+
+def test_batches_are_the_same_with_numbers_and_with_names() -> None:
+    """Whatever the order in which ranks ask, and however many of the tensors are known."""
+    orders = []
+    for capacity in (0, 1024):
+        mind, members = coordinator(capacity=capacity, threshold=48), [Member(), Member()]
+        _repeat(mind, members, "a", "b", "c")
+        batches = []
+        for step in (["c", "new", "a", "b"], ["b", "c", "a", "new"]):
+            for rank, member in enumerate(members):
+                member.submit([entry(name) for name in step])
+                _deliver(mind, members, rank)
+            work = take(mind)
+            assert work is not None
+            answered = [member.receive(work) for member in members]
+            batches.append([[each.request.name for each in entries] for _, entries in answered[0]])
+        orders.append(batches)
+
+    assert orders[0] == orders[1]
+    assert orders[0] == [[["a", "b", "c"], ["new"]]] * 2
+
+
+def test_the_number_of_a_removed_set_is_given_again_when_all_have_heard_of_it() -> None:
+    """A request that was on its way is refused, and not taken for one of the new set."""
+    mind, members = coordinator(size=2), [Member(), Member()]
+
+    def agree(kind: str, *shape: int) -> list[list[int]]:
+        for rank, member in enumerate(members):
+            member.submit([entry("sets", kind=kind, shape=shape, dtype="uint8")])
+            message = member.collect(done[rank])
+            assert message is not None
+            tell(mind, rank, message)
+        work = take(mind)
+        assert work is not None
+        for member in members:
+            member.receive(work)
+        return work.responses[-1].sizes
+
+    done = [0, 0]
+    assert agree("add_process_set", 0) == [[1]]
+    assert agree("remove_process_set", 1) == [[1]]
+    assert agree("add_process_set", 1) == [[2]]
+    done = [3, 3]
+    assert agree("remove_process_set", 2) == [[2]]
+    assert agree("add_process_set", 0) == [[1]]

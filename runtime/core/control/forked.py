@@ -1,0 +1,37 @@
+"""What a forked process has in place of its parent's control plane: nothing that could hang."""
+
+from typing import Any, NoReturn
+
+from ..errors import HorovodInternalError
+from .member import Member
+
+
+class Forked:
+    """Refuses whatever would need the other ranks, in one sentence."""
+
+    def __init__(self, member: Member, why: str) -> None:
+        """Take the place of a control plane.
+
+        Args:
+            member: the parent's; what is known of names may be looked up.
+            why: what whoever asks is told.
+        """
+        self.member = member
+        self.aborted = False
+        self._why = why
+
+    def submit(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            HorovodInternalError: always.
+        """
+        raise HorovodInternalError(self._why)
+
+    def wait(self, *_: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            HorovodInternalError: always.
+        """
+        raise HorovodInternalError(self._why)
