@@ -14,6 +14,7 @@ from ..timeline.open import open_trace
 from ..timeline.trace import TABLES, Trace
 from .facts import Facts
 from .findings import Finding, Rule, rules_for
+from .findings.doubt import doubt_note, doubted, promises_gains
 from .findings.incomplete import only_told
 from .findings.plan import PlanStep, make_plan
 from .findings.verdict import choose_verdict
@@ -126,15 +127,17 @@ def analyze(
     looked_for = (rules_for(facts) if rules is None else rules) if found.count else ()
     told = only_told(facts, condition, [finding for rule in looked_for for finding in rule.find(facts)])
     findings, plan = make_plan(facts, told)
+    verdict = choose_verdict(facts, findings, condition)
+    note = doubt_note(facts)
     in_steps = facts.in_steps(facts.collectives) if found.count else facts.collectives
     return Analysis(
         facts=facts,
         collectives=summarise_collectives(in_steps, trace.meta.size),
-        findings=tuple(findings),
-        verdict=choose_verdict(facts, findings, condition),
-        plan=plan,
+        findings=tuple(doubted(facts, findings)),
+        verdict=doubted(facts, [verdict])[0],
+        plan=plan if promises_gains(facts) else (),
         blame=_blame(facts),
-        notes=make_notes(facts, condition),
+        notes=(*make_notes(facts, condition), *([] if note is None else [note])),
         condition=condition,
     )
 

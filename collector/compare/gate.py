@@ -79,7 +79,7 @@ def metric(analysis: Analysis, name: str) -> float:
     if not times.count:
         raise UsageError("--fail-on needs steps, and this trace has none")
     if name == "gain":
-        return analysis.findings[0].predicted_gain if analysis.findings else 0.0
+        return max((finding.predicted_gain for finding in analysis.findings), default=0.0)
     if name in STEP_METRICS or name == STEPS_PER_SECOND:
         return step_metric(times, name)
     return share_metric(mean_step(breakdown, times), float(breakdown.hidden_ns.mean()), name)

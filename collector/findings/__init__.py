@@ -15,9 +15,11 @@ from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
 from .device import ExposedOnDevice, IdleDevice, SlowCopies
-from .gradients import BucketCopies, LateGradients, OversizeGradient
+from .gradients import BucketCopies, OversizeGradient
 from .host import Checkpoints, HostCode
+from .late_gradients import LateGradients
 from .late_rank import LateRank, LateSteps
+from .latency import HighLatency
 from .long_cycle import LongCycle
 from .only_communication import MovingBytes
 from .pipeline import Pipeline
@@ -32,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     SlowRanks(),
     UnevenBatches(),
     SlowLink(),
+    HighLatency(),
     WrongBackend(),
     OversizeGradient(),
     LateGradients(),

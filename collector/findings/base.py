@@ -9,6 +9,11 @@ from ..facts import Facts, Outcome
 #: A finding that predicts no more than this is not worth a change.
 WORTH_RATIO: Final = 0.05
 
+#: What a change of the model, or of how gradients are reduced, counts beside what departs from the usual (order.py).
+OF_MODEL: Final = 0.5
+#: The same for another transport, which makes any communication quicker.
+OF_TRANSPORT: Final = 0.25
+
 CLASSES: Final = ("data", "communication", "compute", "straggler", "healthy", "unknown")
 
 
@@ -30,6 +35,8 @@ class Finding:
     sentence: str
     outcome: Outcome | None = field(default=None, repr=False, compare=False)
     """What the remedy would do, where a replay told it."""
+    order_gain: float | None = None
+    """What it counts beside other findings on communication (order.py); None for the gain."""
 
 
 class Rule(Protocol):

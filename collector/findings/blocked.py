@@ -16,8 +16,15 @@ from .base import WORTH_RATIO, Finding
 _PHASES: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
 #: So much of a phase is blocked in runs that do what they should: page faults, short waits for helper threads.
 ORDINARY_RATIO: Final = 0.1
+LEAST_ORDINARY_RATIO: Final = 0.02
 #: Other threads that run for so much of the blocked time hold what the training waits for.
 HELD_RATIO: Final = 0.5
+
+
+def _ordinary_ratio(idle_ns: np.ndarray, took_ns: np.ndarray) -> float:
+    """What share of a phase is blocked in runs that do what they should: less of one that is clearly blocked for more."""
+    share = float(idle_ns.sum()) / max(float(took_ns.sum()), 1.0)
+    return float(np.clip(2 * ORDINARY_RATIO - share, LEAST_ORDINARY_RATIO, ORDINARY_RATIO))
 
 
 class BlockedPhases:
@@ -32,7 +39,8 @@ class BlockedPhases:
         for part in _PHASES:
             if part in cpu.metered:
                 took = facts.part(part).astype(float)
-                idle = took - cpu.running_ns[part] - cpu.starved_ns[part] - ORDINARY_RATIO * took
+                not_running = took - cpu.running_ns[part] - cpu.starved_ns[part]
+                idle = not_running - _ordinary_ratio(not_running, took) * took
                 if part == str(Category.BACKWARD):
                     idle = idle - facts.contention_ns
                 common = np.maximum(idle.min(axis=0), 0.0)

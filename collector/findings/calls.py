@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
@@ -13,10 +12,9 @@ from ..model.pattern import find_pattern
 from ..model.words import milliseconds, shorten
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
+from .callers import called_by_user
 from .transport import lacks_cores
 
-#: Callers that are user code; the runtime's own are the gradients, SyncBatchNorm and the like.
-USER: Final = ("user", "object", "barrier", "parameters")
 #: What is done every so many steps instead is as good as gone.
 SELDOM: Final = 50
 #: Buffers that DDP broadcasts in every step belong to a healthy run, as long as they cost less than this.
@@ -57,20 +55,6 @@ _WORDS: Final = {
         "Broadcast parameters once, before training; DDP: broadcast_buffers=False if the buffers need not be the same.",
     ),
 }
-
-
-def is_called_by_user(table: pd.DataFrame) -> np.ndarray:
-    """Which collectives user code calls and waits for: bool[row]."""
-    called: np.ndarray = (table["caller"].isin(list(USER)) & (table["blocking"] == 1)).to_numpy()
-    return called
-
-
-def called_by_user(facts: Facts) -> np.ndarray:
-    """The same for the operations of the graph: bool[operation]."""
-    assert facts.graph is not None
-    operations = facts.graph.operations
-    called: np.ndarray = np.isin(np.array(operations.caller, dtype=object), USER) & (operations.blocking == 1)
-    return called
 
 
 class BlockingCalls:

@@ -11,8 +11,8 @@ from ..facts import Facts, Outcome, Row
 from ..model.breakdown import IDLE
 from ..model.words import milliseconds, shorten
 from ..predict.change import ByOperation, Change
-from .base import Finding, accumulation
-from .calls import called_by_user, is_called_by_user
+from .base import OF_MODEL, Finding, accumulation
+from .callers import called_by_user, is_called_by_user
 
 #: Below this share of the step communication is not worth a word.
 MIN_RATIO: Final = 0.03
@@ -101,6 +101,7 @@ def _of_unknown_size(facts: Facts, moving_ns: Row, table: pd.DataFrame, evidence
         predicted_gain=outcome.gain,
         gain_interval=outcome.interval,
         outcome=outcome,
+        order_gain=OF_MODEL * outcome.gain,
         confidence=0.5,
         evidence=evidence,
         remedy=(
@@ -137,6 +138,7 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
         predicted_gain=outcome.gain,
         gain_interval=outcome.interval,
         outcome=outcome,
+        order_gain=None if alone else OF_MODEL * outcome.gain,
         confidence=0.8 if alone else 0.6,
         evidence={**evidence, "small_collectives_per_step": round(count, 1), "latency_ns": round(latency_ns)},
         remedy=remedy,
@@ -208,6 +210,7 @@ def _bandwidth(
             predicted_gain=outcome.gain,
             gain_interval=outcome.interval,
             outcome=outcome,
+            order_gain=OF_MODEL * outcome.gain,
             confidence=0.8,
             evidence={**evidence, "algbw_gbps": round(algbw, 3), "largest_tensor": biggest[0] if biggest else ""},
             remedy=remedy,

@@ -21,7 +21,7 @@ ADAM_PASSES: Final = 7
 PROCESSOR_GBPS: Final = 10.0
 DEVICE_GBPS: Final = 500.0
 #: An update of up to this share of the step is nothing to talk about.
-ORDINARY_UPDATE_RATIO: Final = 0.04
+ORDINARY_UPDATE_RATIO: Final = 0.06
 #: The same where the trace does not say how many bytes are updated.
 UNKNOWN_UPDATE_RATIO: Final = 0.15
 #: So much is starved on a machine that does what it should, as a share of the phases.

@@ -19,6 +19,8 @@ from .base import WORTH_RATIO, Finding
 MIN_RATIO: Final = 0.02
 #: What it costs to be handed batches by workers that keep up: no setting takes that away.
 HAND_OVER_RATIO: Final = 0.05
+#: So many times what starting workers costs the ranks in the same step is not due to it.
+MUCH_MORE: Final = 1.5
 
 
 class SlowLoader:
@@ -116,7 +118,7 @@ class WorkerStartUp:
         starts = facts.in_steps(spans[spans["name"] == WORKER_START])
         if facts.replay is None or starts.empty:
             return []
-        own = facts.breakdown.own_work_ns.astype(float)
+        own = facts.breakdown.own_work_ns.astype(float) - facts.part(str(Category.CHECKPOINT))
         cost_ns = np.zeros(own.shape)
         for row, rank in enumerate(facts.ranks):
             began = starts.loc[starts["rank"] == rank, "start_ns"].to_numpy()
@@ -126,8 +128,12 @@ class WorkerStartUp:
                 # Old workers are ended, new ones forked, their first batch waited for, and the memory that they share copied
                 # page by page: such a step is longer in every part.
                 cost_ns[row, columns] = np.maximum(own[row, columns] - np.median(others), 0.0)
+        # What only some of the ranks that start workers take longer is theirs.
+        starting = np.where(cost_ns > 0, cost_ns, np.nan)
+        hit = (cost_ns > 0).any(axis=0)
+        cost_ns[:, hit] = np.minimum(cost_ns[:, hit], MUCH_MORE * np.nanmedian(starting[:, hit], axis=0))
         factor = removed(own, cost_ns)
-        parts = [name for name in PARTS if name not in EXPOSED]
+        parts = [name for name in PARTS if name not in EXPOSED and name != str(Category.CHECKPOINT)]
         outcome = facts.outcome(Change(work=dict.fromkeys(parts, factor), loading=np.where(cost_ns > 0, 0.0, 1.0)))
         if outcome.gain < WORTH_RATIO / 2:
             return []

@@ -12,7 +12,7 @@ from ..model.device import Cause, Device
 from ..model.idle import BETWEEN, HOST, LAUNCH, QUEUED, REASONS
 from ..model.words import duration, milliseconds, shorten
 from ..predict.change import Change
-from .base import WORTH_RATIO, Finding, accumulation
+from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
 from .idle_words import CLASS_OF, cause_of, confidence_of, idle_remedy, idle_sentence
 
 #: So much a device is idle in healthy runs, between kernels and around the step; as a share of the rest of the step.
@@ -142,6 +142,7 @@ class ExposedOnDevice:
                 predicted_gain=outcome.gain,
                 gain_interval=(0.0, max(outcome.interval[1], outcome.gain)),
                 outcome=outcome,
+                order_gain=OF_MODEL * outcome.gain,
                 confidence=0.6,
                 evidence=_exposed_evidence(facts, device, hideable_ns),
                 remedy=_overlap(facts, device, hideable_ns),

@@ -1,4 +1,4 @@
-"""The shape of the gradients: one that outweighs all others, or those that come too late to hide."""
+"""The gradients' sizes: one that outweighs all others; and what copying them costs."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,8 +10,8 @@ from ...timeline.vocabulary import BACKWARD, Category
 from ..facts import Facts
 from ..model.words import milliseconds, shorten
 from ..predict.change import ByStep, Change, removed
-from ..predict.overlap import overlapped
-from .base import WORTH_RATIO, Finding, accumulation
+from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
+from .callers import called_by_user
 
 #: A tensor with this share of all bytes is what communication is about.
 OVERSIZE_SHARE: Final = 0.6
@@ -21,17 +21,11 @@ OVERSIZE_EACH: Final = 0.2
 #: The next largest tensor is at least so many times smaller.
 OVERSIZE_GAP: Final = 4.0
 OVERSIZE_NBYTES: Final = 4 * 1024 * 1024
-#: Gradients that are ready in this last share of backward have nothing left to hide behind.
-LATE_SHARE: Final = 0.15
-#: That many of the bytes come late before the order of the gradients is worth a look.
-LATE_BYTES_SHARE: Final = 0.5
-#: Fewer bytes a step cost a latency, whenever they come.
-LATE_NBYTES: Final = 1024 * 1024
-#: What hides on a processor takes cores from what hides it: about half of the time comes back.
-HIDDEN_ON_PROCESSOR: Final = 0.5
+#: What is submitted first within this last share of backward was not made just then.
+AT_END: Final = 0.15
 
 
-def _gradients(facts: Facts) -> pd.DataFrame:
+def gradients(facts: Facts) -> pd.DataFrame:
     """Tensors that were reduced within the analysed steps, with the rank's step; largest parts of the loop only."""
     tensors = facts.trace.tensors
     tensors = tensors[(tensors["nbytes"] > 0) & (tensors["submitted_ns"] >= 0) & (tensors["kind"] != "broadcast")]
@@ -59,7 +53,7 @@ class OversizeGradient:
         """At most one finding."""
         if facts.replay is None:
             return []
-        tensors = _gradients(facts)
+        tensors = gradients(facts)
         if tensors.empty:
             tensors = _in_buckets(facts)
         if tensors.empty:
@@ -71,9 +65,10 @@ class OversizeGradient:
         nbytes = sum(int(tensors.loc[tensors["name"] == name, "nbytes"].max()) for name in names)
         if share < OVERSIZE_SHARE or nbytes < OVERSIZE_NBYTES:
             return []
-        smaller = Change(latency=1 - share, transfer=1 - share, contention=1 - share)
+        left = _left_of_operations(facts, names, nbytes)
+        smaller = Change(latency=np.where(left > 0, 1.0, 0.0), transfer=left, contention=1 - share)
         communication = facts.outcome(smaller).gain
-        if communication < WORTH_RATIO / 2:
+        if communication < WORTH_RATIO:
             return []
         backward = facts.part(str(Category.BACKWARD)).astype(float)
         made_ns = np.minimum(
@@ -94,6 +89,7 @@ class OversizeGradient:
                 predicted_gain=outcome.gain,
                 gain_interval=outcome.interval,
                 outcome=outcome,
+                order_gain=OF_MODEL * communication,
                 confidence=0.75,
                 evidence={
                     "tensor": shorten(names[0]),
@@ -119,6 +115,25 @@ class OversizeGradient:
         ]
 
 
+def _left_of_operations(facts: Facts, names: Sequence[str], nbytes: int) -> np.ndarray:
+    """What is left of each operation's bytes without these tensors: float[operation]."""
+    assert facts.graph is not None
+    operations = facts.graph.operations
+    carried = np.zeros(len(operations))
+    tensors = facts.trace.tensors
+    tensors = tensors[tensors["name"].isin(list(names)) & (tensors["seq"] >= 0)]
+    key = ["process_set", "seq"]
+    if len(tensors):
+        by_operation = tensors.drop_duplicates([*key, "name"]).groupby(key, observed=True)["nbytes"].sum()
+        index = pd.MultiIndex.from_arrays([operations.process_set, operations.seq])
+        carried = by_operation.reindex(index).fillna(0.0).to_numpy(dtype=float)
+    elif facts.trace.meta.largest_gradient is not None:  # a bucket that is as large carries it
+        carried = np.where(operations.nbytes >= nbytes, float(nbytes), 0.0)
+    left = np.maximum(1 - carried / np.maximum(operations.nbytes, 1), 0.0)
+    kept: np.ndarray = np.where(called_by_user(facts) | (operations.nbytes <= 0), 1.0, left)
+    return kept
+
+
 def _largest(shares: pd.Series) -> list[str]:
     """The few tensors, largest first, that outweigh the rest: each a good part of all bytes, and far larger than any other.
 
@@ -140,77 +155,19 @@ def _time_to_make(facts: Facts, tensors: pd.DataFrame, name: str) -> np.ndarray:
     backward = facts.trace.spans[facts.trace.spans["name"] == BACKWARD]
     for row, rank in enumerate(facts.ranks):
         mine = tensors[tensors["rank"] == rank].sort_values("submitted_ns", kind="stable")
-        begins = np.sort(backward.loc[backward["rank"] == rank, "start_ns"].to_numpy())
+        passes = backward[backward["rank"] == rank].sort_values("start_ns", kind="stable")
+        begins, lengths = passes["start_ns"].to_numpy(), passes["dur_ns"].to_numpy()
         submitted = mine["submitted_ns"].to_numpy()
         is_it = (mine["name"] == name).to_numpy()
         position = np.searchsorted(begins, submitted, side="right") - 1
         before = np.concatenate(([0], submitted[:-1]))
         began = np.where(position >= 0, begins[np.maximum(position, 0)] if len(begins) else 0, 0)
-        gaps = (submitted - np.maximum(before, began))[is_it & (position >= 0)]
+        # What is submitted when backward is nearly over, as all else, was made at some time before.
+        first = began > before
+        at_end = submitted > began + (1 - AT_END) * lengths[np.maximum(position, 0)] if len(begins) else ~first
+        gaps = (submitted - np.maximum(before, began))[is_it & (position >= 0) & ~(first & at_end)]
         made[row] = float(np.median(gaps)) if len(gaps) else 0.0
     return made
-
-
-class LateGradients:
-    """Most bytes are ready only when backward is nearly over, so that nothing hides them."""
-
-    def find(self, facts: Facts) -> Sequence[Finding]:
-        """At most one finding."""
-        if facts.replay is None or facts.breakdown.on_device:
-            return []
-        tensors = _gradients(facts)
-        spans = facts.in_steps(facts.trace.spans[facts.trace.spans["name"] == BACKWARD])
-        if tensors.empty or spans.empty:
-            return []
-        late_bytes, all_bytes = 0.0, 0.0
-        for rank in facts.ranks:
-            mine = tensors[tensors["rank"] == rank]
-            backward = spans[spans["rank"] == rank].sort_values("start_ns", kind="stable")
-            starts = backward["start_ns"].to_numpy()
-            if not len(starts):
-                continue
-            durations = backward["dur_ns"].to_numpy()
-            position = np.maximum(np.searchsorted(starts, mine["submitted_ns"].to_numpy(), side="right") - 1, 0)
-            progress = (mine["submitted_ns"].to_numpy() - starts[position]) / np.maximum(durations[position], 1)
-            nbytes = mine["nbytes"].to_numpy(dtype=float)
-            late_bytes += float(nbytes[progress > 1 - LATE_SHARE].sum())
-            all_bytes += float(nbytes.sum())
-        late = late_bytes / max(all_bytes, 1.0)
-        if late < LATE_BYTES_SHARE or all_bytes < LATE_NBYTES * facts.steps.count * len(facts.ranks):
-            return []
-        overlap = overlapped(facts)
-        outcome = facts.outcome_of(overlap.saved_ns * HIDDEN_ON_PROCESSOR, overlap.change)
-        if outcome.gain < WORTH_RATIO / 2:
-            return []
-        last = tensors.iloc[int(tensors["nbytes"].to_numpy().argmax())]
-        return [
-            Finding(
-                class_="communication",
-                cause="late-gradients",
-                ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
-                confidence=0.6,
-                evidence={
-                    "late_bytes_share": round(late, 3),
-                    "late_is_after_share_of_backward": 1 - LATE_SHARE,
-                    "hidden_communication_ns": round(float(facts.breakdown.hidden_ns.mean())),
-                    "contention_ns": round(float(facts.contention_ns.mean())),
-                    "largest_tensor": shorten(str(last["name"])),
-                },
-                remedy=(
-                    "Let gradients come earlier: large layers near the output rather than near the input, "
-                    f"{accumulation(facts)} to reduce less often, or the optimizer's update of this step behind the next "
-                    "forward pass."
-                ),
-                sentence=(
-                    f"{late:.0%} of the gradient bytes are ready only in the last {LATE_SHARE:.0%} of backward, so that nothing "
-                    f"hides their reduction; {milliseconds(outcome.mean_saved_ns)} of each "
-                    f"{milliseconds(facts.mean_step_ns)} step could be hidden."
-                ),
-            )
-        ]
 
 
 class BucketCopies:
@@ -230,6 +187,7 @@ class BucketCopies:
             Finding(
                 class_="communication",
                 cause="bucket-copies",
+                order_gain=OF_MODEL * outcome.gain,
                 ranks=facts.ranks,
                 predicted_gain=outcome.gain,
                 gain_interval=outcome.interval,

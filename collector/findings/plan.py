@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..facts import Facts
-from ..predict.change import Change
+from ..facts import Facts, Outcome
+from ..predict.change import Change, all_of
 from .base import WORTH_RATIO, Finding
+from .order import in_order
 
 #: Causes that say when or where time is lost, but not what takes it: a finding that does is better.
 VAGUE_CAUSES: Final = frozenset(
@@ -24,6 +25,8 @@ VAGUE_CAUSES: Final = frozenset(
         "starved-of-cores",
     }
 )
+#: Causes that only say when; a loader that is slow then says what.
+_ONLY_WHEN: Final = frozenset({"periodic-stalls", "outlier-steps", "slowing-down", "slow-stretch"})
 #: A vague finding that keeps less than this share of its gain when another one is gone is explained by that one.
 KEEPS_RATIO: Final = 0.5
 #: A finding that explains a vague one has at least this share of its gain.
@@ -47,9 +50,9 @@ def make_plan(facts: Facts, findings: Sequence[Finding]) -> tuple[list[Finding],
     """Order the findings, leave out vague ones that another one explains, and plan.
 
     Returns:
-        The findings, largest gain first; the plan, empty where nothing is worth a change.
+        The findings, in order (order.py); the plan, empty where nothing is worth a change.
     """
-    ordered = sorted(findings, key=lambda finding: -finding.predicted_gain)
+    ordered = in_order(findings)
     kept = [finding for finding in ordered if not _is_explained(facts, finding, ordered)]
     if facts.replay is None:
         return kept, ()
@@ -77,15 +80,29 @@ def _change_of(finding: Finding) -> Change:
 
 
 def _is_explained(facts: Facts, finding: Finding, others: Sequence[Finding]) -> bool:
-    """Whether a vague finding's gain is mostly that of a precise one."""
+    """Whether a vague finding's gain is mostly that of a precise one, or of several together."""
     if finding.cause not in VAGUE_CAUSES or finding.outcome is None or facts.replay is None:
         return False
-    for other in others:
-        if other is finding or other.outcome is None or other.cause in VAGUE_CAUSES:
-            continue
-        if other.predicted_gain < EXPLAINS_RATIO * finding.predicted_gain:
-            continue
-        both = facts.outcome(other.outcome.change & finding.outcome.change).mean_saved_ns
-        if both - other.outcome.mean_saved_ns < KEEPS_RATIO * finding.outcome.mean_saved_ns:
-            return True
-    return False
+    precise = [other for other in others if other is not finding and _says_more(other, finding)]
+    large = [other for other in precise if other.predicted_gain >= EXPLAINS_RATIO * finding.predicted_gain]
+    if any(_leaves_little(facts, other.outcome, finding.outcome) for other in large if other.outcome is not None):
+        return True
+    if len(precise) < 2:  # noqa: PLR2004  nothing to put together
+        return False
+    together = facts.outcome(all_of([_change_of(other) for other in precise]))
+    is_enough = together.gain >= EXPLAINS_RATIO * finding.predicted_gain
+    return is_enough and _leaves_little(facts, together, finding.outcome)
+
+
+def _says_more(other: Finding, finding: Finding) -> bool:
+    """Whether `other` says what takes the time that the vague `finding` tells of."""
+    if other.outcome is None or other.predicted_gain < WORTH_RATIO / 2:
+        return False
+    says_what = finding.cause in _ONLY_WHEN and finding.class_ == other.class_ == "data"
+    return other.cause not in VAGUE_CAUSES or (says_what and other.cause not in _ONLY_WHEN)
+
+
+def _leaves_little(facts: Facts, other: Outcome, vague: Outcome) -> bool:
+    """Whether the vague finding's change gains little once the other one is made."""
+    both = facts.outcome(other.change & vague.change).mean_saved_ns
+    return both - other.mean_saved_ns < KEEPS_RATIO * vague.mean_saved_ns

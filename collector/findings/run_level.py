@@ -11,6 +11,7 @@ from ..facts import Facts, Outcome
 from ..model.breakdown import EXPOSED, IDLE, PARTS
 from ..model.pattern import Pattern, find_pattern
 from ..model.peers import find_lapses
+from ..model.steps import WARM_UP_SHARE
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
@@ -33,11 +34,20 @@ class Lapses:
             return []
         # What all ranks have in common: waiting for one of them is that one's own.
         shared = np.sum([facts.part(part).min(axis=0) for part in PARTS], axis=0)
-        excess = find_lapses(shared, facts.mean_step_ns)
+        excess = _after_warm_up(find_lapses(shared, facts.mean_step_ns))
+        if not excess.any():
+            return []
         outcome = _without(facts, excess > 0)
         if outcome.gain < WORTH_RATIO / 2:
             return []
         return [_describe(facts, excess, outcome)]
+
+
+def _after_warm_up(excess: np.ndarray) -> np.ndarray:
+    """Without what the first few steps take longer: caches, allocators and clocks of a run that has just begun."""
+    usual = np.flatnonzero(excess == 0)
+    first = int(usual[0]) if len(usual) else 0
+    return np.where(np.arange(len(excess)) < first, 0.0, excess) if first <= WARM_UP_SHARE * len(excess) else excess
 
 
 def _describe(facts: Facts, excess: np.ndarray, outcome: Outcome) -> Finding:

@@ -21,6 +21,8 @@ MIN_GAIN: Final = 0.02
 #: What other processes do to a rank on a busy host stays below this gain.
 MAX_OF_LOAD: Final = 0.15
 BUSY_RATIO: Final = 0.97
+#: Ranks that lack cores for this share of what the slow ones do are disturbed by the same.
+ALSO_STARVED: Final = 0.2
 #: A part's share of the excess is so much above its share of the work if something is wrong in that part.
 CONCENTRATED: Final = 0.2
 #: What ranks have to share of the steps in which only one of them is slow, to be slow in turn.
@@ -126,7 +128,20 @@ def _is_other_load(facts: Facts, finding: Finding) -> bool:
     if finding.evidence["pattern"] not in {"sometimes", "in-turn"} and _is_concentrated(facts, finding):
         return False
     load = find_host_load(facts.trace, facts.steps)
-    return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > BUSY_RATIO)
+    if load is None:
+        return False
+    is_busy = load.takes_cores or (load.busy_ratio or 0.0) > BUSY_RATIO
+    return is_busy or (load.lacks_cores and _are_all_starved(facts, finding))
+
+
+def _are_all_starved(facts: Facts, finding: Finding) -> bool:
+    """Whether the ranks that are not slow lack cores, too."""
+    quick = [row for row, rank in enumerate(facts.ranks) if rank not in finding.ranks]
+    if not quick:
+        return True
+    starved = np.sum(list(facts.cpu.starved_ns.values()), axis=0).mean(axis=1)
+    slow = [row for row in range(len(facts.ranks)) if row not in quick]
+    return float(starved[quick].mean()) > ALSO_STARVED * float(starved[slow].mean())
 
 
 def _is_concentrated(facts: Facts, finding: Finding) -> bool:

@@ -11,7 +11,8 @@ from ..model.bandwidth import bus_factor
 from ..model.host_load import find_host_load
 from ..model.words import milliseconds
 from ..predict.change import Change
-from .base import WORTH_RATIO, Finding
+from .base import OF_TRANSPORT, WORTH_RATIO, Finding
+from .callers import called_by_user, is_called_by_user
 
 #: Any network of today carries as much: one gigabit a second.
 SLOW_GBPS: Final = 0.125
@@ -56,8 +57,10 @@ def is_slow_link(facts: Facts) -> bool:
 
     On one host there is no link: what makes collectives slow there is lack of cores, or of the interpreter's lock.
     """
-    if _is_one_host(facts):
-        return False
+    return not is_one_host(facts) and _is_slower_than_networks(facts)
+
+
+def _is_slower_than_networks(facts: Facts) -> bool:
     nbytes, took_ns = _link_ns(facts)
     return took_ns >= LEAST_NS and nbytes / took_ns < SLOW_GBPS
 
@@ -128,13 +131,13 @@ def fits_shared_memory(facts: Facts) -> bool:
     """Whether all ranks are on one host and yet talk through sockets, on processors."""
     if facts.trace.meta.runtime == "torch":
         return False  # PyTorch's own wheels have no MPI to change to
-    if not _is_one_host(facts) or lacks_cores(facts):
+    if not is_one_host(facts) or lacks_cores(facts):
         return False
     algorithms = set(facts.collectives["algorithm"].astype(str).str.lower())
     return bool(algorithms) and algorithms <= {"gloo", ""} and "gloo" in algorithms and not is_slow_link(facts)
 
 
-def _is_one_host(facts: Facts) -> bool:
+def is_one_host(facts: Facts) -> bool:
     """Whether all ranks are known to share a host: the same name, and each with a local number of its own."""
     meta = facts.trace.meta
     local = set(meta.local_ranks.values())
@@ -159,7 +162,7 @@ class WrongBackend:
         if facts.replay is None or not fits_shared_memory(facts):
             return []
         table = facts.in_steps(facts.collectives)
-        table = table[(table["kind"] != "barrier") & (table["nbytes"] >= 0)]
+        table = table[(table["kind"] != "barrier") & (table["nbytes"] >= 0) & ~is_called_by_user(table)]
         if table.empty:
             return []
         per_step = max(facts.steps.count * len(facts.ranks), 1)
@@ -168,7 +171,9 @@ class WrongBackend:
         now_ns = table.groupby("nbytes")["transfer_ns"].transform(lambda took: took.quantile(0.1)).to_numpy(dtype=float)
         then_ns = SHARED_MEMORY_NS + (table["nbytes"] * factors).to_numpy(dtype=float) / SHARED_MEMORY_GBPS
         factor = float(np.minimum(now_ns, then_ns).sum() / max(now_ns.sum(), 1.0))
-        outcome = facts.outcome(Change(latency=factor, transfer=factor, contention=factor))
+        # What user code calls and waits for had better not be called (calls.py): no transport is to blame for it.
+        quicker = np.where(called_by_user(facts), 1.0, factor)
+        outcome = facts.outcome(Change(latency=quicker, transfer=quicker, contention=factor))
         if outcome.gain < WORTH_A_CHANGE_OF_TRANSPORT:
             return []
         return [
@@ -179,6 +184,8 @@ class WrongBackend:
                 predicted_gain=outcome.gain,
                 gain_interval=outcome.interval,
                 outcome=outcome,
+                # Slower than any network: something is wrong with it.
+                order_gain=None if _is_slower_than_networks(facts) else OF_TRANSPORT * outcome.gain,
                 confidence=0.7,
                 evidence={
                     "backend": "gloo",

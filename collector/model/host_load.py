@@ -30,7 +30,17 @@ class HostLoad:
     @property
     def is_heavy(self) -> bool:
         """Whether it is worth a word."""
-        return (self.others_ratio or 0) > MAX_OTHERS_RATIO or (self.starved_ratio or 0) > MAX_STARVED_RATIO
+        return self.takes_cores or self.lacks_cores
+
+    @property
+    def takes_cores(self) -> bool:
+        """Whether other processes have much of a host."""
+        return (self.others_ratio or 0) > MAX_OTHERS_RATIO
+
+    @property
+    def lacks_cores(self) -> bool:
+        """Whether some rank waits for cores."""
+        return (self.starved_ratio or 0) > MAX_STARVED_RATIO
 
 
 def find_host_load(trace: Trace, steps: Steps) -> HostLoad | None:

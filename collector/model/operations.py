@@ -1,7 +1,8 @@
 """What ranks do together: every collective and message once, with when each rank asked for it and when it was over.
 
 An operation is *ready* when its last member has asked for it.  It starts after it was negotiated and queued, and not before the
-one in front of it in its chain (a process set's collectives run one after the other) has ended.
+one in front of it in its chain has ended.  A chain is a process set, whose collectives run one after the other; where a rank has
+one executor for all of them, as Horovod and our runtime have, it is all process sets together.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,9 @@ class Operations:
     blocking: Times
     """1 if the caller waited in the call, 0 if not, -1 if unknown."""
     process_set: Times
-    """The chain; below 0 for messages."""
+    """Below 0 for messages: a number for each pair, direction and tag."""
+    chain: Times
+    """Operations of different chains do not wait for each other: int64[K]."""
     seq: Times
     nbytes: Times
     """-1 if unknown."""
@@ -62,7 +65,7 @@ class Operations:
     known_ns: Times
     """The latest request of this operation and those in front of it; never decreases."""
     before: Times
-    """Row of the operation in front of it in its chain, -1 for the first."""
+    """Row of the operation in front of it: the last one of its chain that shares a rank with it, -1 for none."""
     chained: np.ndarray[tuple[int], np.dtype[np.bool_]]
     """Whether it started only when the one in front of it had ended, though it was ready earlier."""
 
@@ -83,7 +86,8 @@ class Operations:
 
 def find_operations(trace: Trace, steps: Steps) -> Operations:
     """The operations that ended within the analysed steps."""
-    table = _members(trace, steps)
+    has_one_executor = trace.meta.runtime == "horovod"
+    table = _members(trace, steps, has_one_executor=has_one_executor)
     key = table["operation"].to_numpy()
     count = int(key.max()) + 1 if len(key) else 0
     row = table["row"].to_numpy()
@@ -104,7 +108,8 @@ def find_operations(trace: Trace, steps: Steps) -> Operations:
     process_set = one["process_set"].to_numpy(dtype=np.int64)
     starts, ends = own_start.max(axis=1), own_end.max(axis=1)
     ready = arrival.max(axis=1)
-    before = _before(process_set)
+    chain = _chains(process_set, has_one_executor=has_one_executor)
+    before = _before(chain, arrival >= 0)
     behind = np.where(before >= 0, ends[np.maximum(before, 0)], np.iinfo(np.int64).min // 2) if count else before
     members = np.maximum((arrival >= 0).sum(axis=1), 1)
     copies = np.bincount(key, weights=table["copy_ns"].to_numpy(dtype=float), minlength=count)
@@ -114,6 +119,7 @@ def find_operations(trace: Trace, steps: Steps) -> Operations:
         where=one["where"].astype(str).tolist(),
         blocking=one["blocking"].to_numpy(dtype=np.int64),
         process_set=process_set,
+        chain=chain,
         seq=one["seq"].to_numpy(dtype=np.int64),
         nbytes=one["nbytes"].to_numpy(dtype=np.int64),
         tensors=one["tensors"].to_numpy(dtype=np.int64),
@@ -126,7 +132,7 @@ def find_operations(trace: Trace, steps: Steps) -> Operations:
         start_ns=starts,
         end_ns=ends,
         copy_ns=copies / members,
-        known_ns=_known(process_set, ready),
+        known_ns=_known(chain, ready),
         before=before,
         chained=ready + _usual_lead_ns(starts - ready, ready >= behind) < behind,
     )
@@ -139,7 +145,12 @@ def _usual_lead_ns(lead_ns: Times, free: np.ndarray[tuple[int], np.dtype[np.bool
     return int(np.quantile(lead_ns, 0.1)) if len(lead_ns) else 0
 
 
-def _members(trace: Trace, steps: Steps) -> pd.DataFrame:
+def _chains(process_set: Times, *, has_one_executor: bool) -> Times:
+    """The chain of each operation."""
+    return np.where(process_set >= 0, 0, process_set) if has_one_executor else process_set
+
+
+def _members(trace: Trace, steps: Steps, *, has_one_executor: bool) -> pd.DataFrame:
     """A row for each member and operation, with the operation's number: those in use, in order of their ends."""
     table = (
         pd.concat([trace.collectives, _messages(trace)], ignore_index=True)
@@ -168,7 +179,8 @@ def _members(trace: Trace, steps: Steps) -> pd.DataFrame:
         end_ns=("end_ns", "max"), ready_ns=("asked_ns", "max"), chain=("process_set", "first")
     )
     each = each.sort_values("end_ns", kind="stable")
-    known = _known(each["chain"].to_numpy(), each["ready_ns"].to_numpy(dtype=np.int64))
+    chain = _chains(each["chain"].to_numpy(), has_one_executor=has_one_executor)
+    known = _known(chain, each["ready_ns"].to_numpy(dtype=np.int64))
     order = each.index[np.argsort(known, kind="stable")]
     rank_of = pd.Series(np.arange(len(order)), index=order)
     table["operation"] = rank_of.reindex(table["operation"]).to_numpy()
@@ -214,10 +226,22 @@ def _known(chain: Times, ready: Times) -> Times:
     return known
 
 
-def _before(chain: Times) -> Times:
-    """The operation in front of each one in its chain; rows of a chain are in its order."""
+def _before(chain: Times, is_member: np.ndarray) -> Times:
+    """The operation in front of each one; rows of a chain are in its order.
+
+    Args:
+        is_member: bool[K, R].
+    """
     before = np.full(len(chain), -1, dtype=np.int64)
     for number in np.unique(chain):
         mine = np.flatnonzero(chain == number)
         before[mine[1:]] = mine[:-1]
+        members = is_member[mine]
+        if (members == members[:1]).all():
+            continue
+        # Process sets side by side: what a rank executed last may be another operation than the last of all.
+        last = np.full(members.shape[1], -1, dtype=np.int64)
+        for row, here in zip(mine.tolist(), members, strict=True):
+            before[row] = last[here].max() if here.any() else -1
+            last[here] = row
     return before

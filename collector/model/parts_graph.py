@@ -114,6 +114,7 @@ def _one_a_step(arrival: np.ndarray, ends: np.ndarray) -> Operations:
         where=[""] * count,
         blocking=unknown,
         process_set=np.zeros(count, dtype=np.int64),
+        chain=np.zeros(count, dtype=np.int64),
         seq=np.arange(count),
         nbytes=unknown,
         tensors=unknown,

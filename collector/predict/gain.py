@@ -7,6 +7,10 @@ import numpy as np
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 RESAMPLES: Final = 400
+#: Up to this error of the model (Replay.error_ratio) gains stand as they are.
+SURE_RATIO: Final = 0.05
+#: Above this error nothing is promised.
+MAX_PROMISED_RATIO: Final = 0.2
 #: Fewer steps than this tell nothing of how they vary.
 MIN_STEPS: Final = 4
 
@@ -36,3 +40,10 @@ def gain_of(saved_ns: Floats, step_ns: Floats) -> tuple[float, tuple[float, floa
     ratios = saved_ns[chosen].sum(axis=1) / np.maximum(step_ns[chosen].sum(axis=1), 1.0)
     low, high = np.quantile(np.clip(ratios, 0.0, 1.0), [0.025, 0.975])
     return gain, (float(min(low, gain)), float(max(high, gain)))
+
+
+def widened(interval: tuple[float, float], error_ratio: float) -> tuple[float, float]:
+    """An interval of a gain with the model's error in it, where that is worth a doubt."""
+    if error_ratio <= SURE_RATIO:
+        return interval
+    return max(interval[0] - error_ratio, 0.0), min(interval[1] + error_ratio, 1.0)

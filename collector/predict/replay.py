@@ -90,6 +90,7 @@ class Replay:
         asked_for = np.empty((many, len(graph.loading)))
         busy = np.stack([graph.loading.busy_ns * change.loading_of(graph) for change in changes])
         hold = graph.wait_hold_ns
+        quicker = np.stack([self._copied_out_ns(change) for change in changes])
         member = graph.arrival_segment >= 0
         for turn in self._program:
             here = turn.operations
@@ -113,22 +114,29 @@ class Replay:
                 taken[:, target] = over
             else:
                 ended = np.where(gone[:, target], -np.inf, ends[:, target])
-                over = np.maximum(begun + hold[waits], ended + graph.wait_lag_ns[waits])
+                over = np.maximum(begun + hold[waits], ended + graph.wait_lag_ns[waits] - quicker[:, waits])
             begins[:, segment + 1] = over
         finish = begins[:, graph.end_segment] + passed[:, graph.end_piece] - passed[:, first[graph.end_segment]]
         return graph.steps.job_durations(finish)
 
     def _chain(self, ends: Matrix, ready: Matrix, lead: Matrix, run: Matrix, gap: Matrix, here: Rows) -> None:
-        """Ends of some operations, in order; those of a process set run one after the other.
+        """Ends of some operations, in order; those of a chain run one after the other.
 
         end[k] = max(ready[k] + lead[k], end[k - 1] + gap[k]) + run[k], unrolled: with the running sum of gap and run
         subtracted it is a running maximum.
         """
         operations = self.graph.operations
-        chains = operations.process_set[here]
+        chains = operations.chain[here]
         for chain in np.unique(chains):
             column = np.flatnonzero(chains == chain)
             rows = here[column]
+            if (operations.before[rows[1:]] != rows[:-1]).any():  # process sets side by side
+                for position, row in zip(column.tolist(), rows.tolist(), strict=True):
+                    before, start = operations.before[row], ready[:, position] + lead[:, row]
+                    ends[:, row] = (start if before < 0 else np.maximum(start, ends[:, before] + gap[:, row])) + run[
+                        :, row
+                    ]
+                continue
             total = np.cumsum(gap[:, rows] + run[:, rows], axis=1)
             alone = ready[:, column] + lead[:, rows] + run[:, rows]
             before = operations.before[rows[0]]
@@ -170,11 +178,23 @@ class Replay:
         own: Floats = np.maximum(total, 0.0)
         return own
 
+    def _copied_out_ns(self, change: Change) -> Floats:
+        """How much sooner each wait ends behind its operation, since fewer bytes are copied back: float[W]."""
+        graph = self.graph
+        saved = np.zeros(len(graph.wait_kind))
+        on_operation = np.flatnonzero(graph.wait_kind == ON_OPERATION)
+        target = graph.wait_target[on_operation]
+        less = self.costs.copies_ns * (1 - change.transfer)
+        saved[on_operation] = np.minimum(less[target], np.maximum(graph.wait_lag_ns[on_operation], 0.0))
+        return saved
+
     def _operation_ns(self, change: Change) -> tuple[Floats, Floats, Floats]:
         """Lead (from ready to start), run and gap of each operation."""
         latency, transfer = self.costs.latency_ns, self.costs.transfer_ns
         negotiation, copies = self.costs.negotiation_ns, self.costs.copies_ns
-        lead = self._lead_ns - (1 - change.negotiation) * negotiation - (1 - change.transfer) * copies
+        less = (1 - change.negotiation) * negotiation + (1 - change.transfer) * copies
+        # No more goes than there is: behind another operation the lead is only known to be shorter than it was.
+        lead = self._lead_ns - np.minimum(less, np.maximum(self._lead_ns, 0.0))
         run = latency * change.latency + transfer * change.transfer
         gap = self._gap_ns * np.minimum(change.latency, 1.0)
         gone = change.gone_of(len(run))
@@ -243,7 +263,7 @@ class _Waiting:
         first = np.searchsorted(graph.segment_rank, np.arange(len(graph.steps.ranks)))
         self._begun = np.zeros(len(graph.segment_rank), dtype=bool)
         self._begun[first] = True
-        chains = graph.operations.process_set
+        chains = graph.operations.chain
         self._chains = [np.flatnonzero(chains == chain) for chain in np.unique(chains)]
         self._next = [0] * len(self._chains)
         self._known = np.zeros(len(chains), dtype=bool)

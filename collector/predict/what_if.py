@@ -11,6 +11,7 @@ from ...timeline.errors import UsageError
 from ...timeline.vocabulary import Category
 from ..facts import Facts
 from .change import Change, all_of, removed
+from .gain import MAX_PROMISED_RATIO, widened
 from .overlap import overlapped
 from .straggling import find_stragglers
 
@@ -59,13 +60,18 @@ def predict(facts: Facts, changes: Sequence[str]) -> Prediction:
         raise UsageError("--what-if needs steps, and this trace has none")
     if facts.replay is None:
         raise UsageError("--what-if needs to know what the ranks compute, and this trace shows communication only")
+    error = facts.replay.error_ratio
+    if error > MAX_PROMISED_RATIO:
+        raise UsageError(
+            f"--what-if cannot predict this run: followed without a change, its model is {error:.0%} off the measured steps"
+        )
     outcome = facts.outcome(all_of([_parse(change, facts) for change in changes]))
     return Prediction(
         change=", ".join(changes),
         step_ns=facts.mean_step_ns,
         predicted_ns=facts.mean_step_ns - outcome.mean_saved_ns,
         gain=outcome.gain,
-        gain_interval=outcome.interval,
+        gain_interval=widened(outcome.interval, error),
     )
 
 

@@ -16,7 +16,7 @@ from tlkit.collector.model.breakdown import PARTS
 from tlkit.collector.model.steps import find_steps
 from tlkit.collector.predict.change import Change, all_of
 from tlkit.collector.predict.replay import Replay
-from tlkit.timeline.trace import Trace
+from tlkit.timeline.trace import COLLECTIVE_COLUMNS, Trace, make_table
 
 from .runs import Plan, ends_of, even, load, plans, record, straggling
 
@@ -262,3 +262,28 @@ def test_a_loader_that_holds_the_steps_up_gives_way_to_compute() -> None:
     steps = replay.steps_ns([Change(work={"forward": 0.0}), Change(loading=0.5)])
     assert steps[0, 5:].tolist() == pytest.approx([40 * MS] * 34)
     assert steps[1, 5:].mean() == pytest.approx(20 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize(("runtime", "saved_ms"), [("horovod", 30), ("torch", 0)])
+def test_process_sets_share_an_executor_where_there_is_one(runtime: str, saved_ms: int) -> None:
+    """The first bucket is another process set's: with one executor the second one waits for it, else it was just late."""
+    plan = replace(even(2, 12, buckets=2), run=np.full((12, 2), 31 * MS), lead=0)
+    trace = record(plan)
+    table = trace.collectives
+    first = table["seq"].to_numpy() % 2 == 0
+    columns = {name: table[name].to_numpy() for name in COLLECTIVE_COLUMNS} | {
+        "process_set": np.where(first, 1, 0),
+        "seq": table["seq"].to_numpy() // 2,
+    }
+    # Both are asked for at the end of backward.
+    end = table.groupby(["rank", columns["seq"]])["submitted_ns"].transform("max").to_numpy()
+    columns["submitted_ns"] = end
+    trace = replace(
+        trace, collectives=make_table(COLLECTIVE_COLUMNS, columns), meta=replace(trace.meta, runtime=runtime)
+    )
+    replay = replay_of(trace)
+    in_front = replay.graph.operations.process_set == 1
+    saved = replay.saved_ns(Change(latency=np.where(in_front, 1 / 31, 1.0), transfer=np.where(in_front, 1 / 31, 1.0)))
+
+    assert replay.error_ratio == pytest.approx(0, abs=1e-9)
+    assert saved[1:].mean() / MS == pytest.approx(saved_ms, abs=1)

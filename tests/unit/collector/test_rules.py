@@ -285,6 +285,65 @@ def test_gradients_that_come_last_cannot_hide() -> None:
     assert not [finding for finding in early.findings if finding.cause == "late-gradients"]
 
 
+def test_gradients_that_are_reduced_only_after_backward_are_told_as_that() -> None:
+    """Backward ends 90.5 ms into the step: all are submitted then, whatever their size, and the remedy is another one."""
+    steps = uniform(2, 30, HEALTHY | {"wait:collective": 30})
+    trace = make_trace(steps, nbytes=40_000_000)
+    analysis = analyze(tensors_of(trace, [(f"allreduce.{k}", 4_000_000, 91 + k / 100) for k in range(10)]))
+
+    finding = best(analysis, "no-overlap")
+    assert finding.evidence["early_tensors_share"] == 0
+    assert "DistributedOptimizer does it during backward" in finding.remedy
+    assert not [other for other in analysis.findings if other.cause == "late-gradients"]
+
+
+def test_a_large_tensor_that_is_submitted_after_backward_is_not_what_backward_computed() -> None:
+    """When nothing is submitted before the end, the time up to the first tensor is the whole of backward."""
+    steps = uniform(2, 30, HEALTHY | {"wait:collective": 30})
+    trace = make_trace(steps, nbytes=40_100_000)
+    described = [("allreduce.huge", 40_000_000, 91.0), ("allreduce.a", 100_000, 91.1)]
+    finding = best(analyze(tensors_of(trace, described)), "oversize-gradient")
+
+    assert finding.evidence["gradient_made_in_ns"] == 0
+
+
+def test_steps_that_are_slow_because_the_run_has_just_begun_are_no_stalls() -> None:
+    """1.4 times as long in the first four of 30; in the middle of the run they are."""
+    slow = {number: HEALTHY | {"backward": 110} for number in range(4)}
+
+    def causes(first: int) -> set[str]:
+        steps = uniform(2, 30, HEALTHY)
+        for rank in steps:
+            for number, parts in slow.items():
+                rank[first + number] = list(parts.items())
+        return {finding.cause for finding in analyze(make_trace(jittered(steps))).findings}
+
+    assert not causes(0) & {"outlier-steps", "slow-stretch"}
+    assert causes(12) & {"outlier-steps", "slow-stretch"}
+
+
+@pytest.mark.parametrize(("others_starved", "is_named"), [(0.0, True), (20.0, False)])
+def test_a_rank_that_alone_lacks_cores_is_named_whatever_the_host_does(
+    *, others_starved: float, is_named: bool
+) -> None:
+    """12 of 100 ms on rank 1: where all ranks wait for cores, other load disturbs whom it will."""
+    steps = jittered(changed(2, 30, [1], forward=6, backward=6))
+    lacking = {("forward starved_ns", 1): lambda _: 6.0, ("backward starved_ns", 1): lambda _: 6.0}
+    lacking |= {
+        ("forward cpu_ns", 1): lambda parts: parts["forward"] - 6,
+        ("backward cpu_ns", 1): lambda parts: parts["backward"] - 6,
+    }
+    lacking |= {("forward starved_ns", 0): lambda _: others_starved}
+    lacking |= {("forward cpu_ns", 0): lambda parts: parts["forward"] - others_starved}
+    found = [
+        finding
+        for finding in analyze(metered(steps, make_trace(steps), lacking)).findings
+        if finding.class_ == "straggler"
+    ]
+
+    assert bool(found) == is_named
+
+
 def with_hosts(trace: Trace, *names: str) -> Trace:
     return replace(trace, meta=replace(trace.meta, hosts=dict(enumerate(names))))
 

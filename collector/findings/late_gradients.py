@@ -1,0 +1,140 @@
+"""Gradients that are reduced when backward is nearly over, so that nothing hides their reduction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ...timeline.vocabulary import BACKWARD
+from ..facts import Facts
+from ..model.words import milliseconds, shorten
+from ..predict.overlap import overlapped
+from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
+from .gradients import gradients
+
+#: Gradients that are ready in this last share of backward have nothing left to hide behind.
+LATE_SHARE: Final = 0.15
+#: That many of the bytes come late before the order of the gradients is worth a look.
+LATE_BYTES_SHARE: Final = 0.5
+#: Fewer bytes a step cost a latency, whenever they come.
+LATE_NBYTES: Final = 1024 * 1024
+#: What hides on a processor takes cores from what hides it: where the run does not show how much, half of the time comes back.
+HIDDEN_ON_PROCESSOR: Final = 0.5
+#: So much of a step has to be hidden already for the run to show it.
+MIN_HIDDEN_RATIO: Final = 0.02
+#: Nothing is reduced while backward runs if no more of the gradients than this is submitted before its last moments.
+NONE_EARLY: Final = 0.02
+LAST_MOMENTS: Final = 0.03
+#: One gradient is ready at the end anyway.
+MIN_TENSORS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _When:
+    """When gradients are submitted, as shares of their bytes, and of their number."""
+
+    late: float
+    early_tensors: float
+    """Of the tensors: submitted before backward's last moments."""
+    nbytes: float
+    tensors: float
+    """A step of a rank."""
+    largest: str
+
+
+class LateGradients:
+    """Most bytes are ready only when backward is nearly over, or are not reduced before: nothing hides them."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding."""
+        if facts.replay is None or facts.breakdown.on_device:
+            return []
+        when = _look(facts)
+        if when is None or when.late < LATE_BYTES_SHARE or when.nbytes < LATE_NBYTES:
+            return []
+        overlap = overlapped(facts)
+        outcome = facts.outcome_of(overlap.saved_ns * _comes_back(facts), overlap.change)
+        if outcome.gain < WORTH_RATIO / 2:
+            return []
+        all_at_end = when.early_tensors <= NONE_EARLY and when.tensors >= MIN_TENSORS
+        could = (
+            f"{milliseconds(outcome.mean_saved_ns)} of each {milliseconds(facts.mean_step_ns)} step could be hidden."
+        )
+        is_torch = facts.trace.meta.runtime == "torch"
+        return [
+            Finding(
+                class_="communication",
+                cause="no-overlap" if all_at_end else "late-gradients",
+                ranks=facts.ranks,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
+                order_gain=None if all_at_end else OF_MODEL * outcome.gain,
+                confidence=0.6,
+                evidence={
+                    "late_bytes_share": round(when.late, 3),
+                    "late_is_after_share_of_backward": 1 - LATE_SHARE,
+                    "early_tensors_share": round(when.early_tensors, 3),
+                    "hidden_communication_ns": round(float(facts.breakdown.hidden_ns.mean())),
+                    "contention_ns": round(float(facts.contention_ns.mean())),
+                    "largest_tensor": when.largest,
+                },
+                remedy=(
+                    "Reduce each gradient as soon as it is ready: "
+                    f"{'DistributedDataParallel' if is_torch else 'DistributedOptimizer'} does it during backward; a loop that "
+                    "calls allreduce after backward, or gradients that are clipped or unscaled before they are reduced, wait for "
+                    "the last one."
+                    if all_at_end
+                    else "Let gradients come earlier: large layers near the output rather than near the input, "
+                    f"{accumulation(facts)} to reduce less often, or the optimizer's update of this step behind the next "
+                    "forward pass."
+                ),
+                sentence=(
+                    f"No gradient is reduced before backward is over, so that nothing hides their reduction; {could}"
+                    if all_at_end
+                    else f"{when.late:.0%} of the gradient bytes are ready only in the last {LATE_SHARE:.0%} of backward, so "
+                    f"that nothing hides their reduction; {could}"
+                ),
+            )
+        ]
+
+
+def _look(facts: Facts) -> _When | None:
+    """When the gradients of all ranks are submitted within backward; None where that is not recorded."""
+    tensors = gradients(facts)
+    spans = facts.in_steps(facts.trace.spans[facts.trace.spans["name"] == BACKWARD])
+    if tensors.empty or spans.empty:
+        return None
+    late_bytes, all_bytes, early, count = 0.0, 0.0, 0, 0
+    for rank in facts.ranks:
+        mine = tensors[tensors["rank"] == rank]
+        backward = spans[spans["rank"] == rank].sort_values("start_ns", kind="stable")
+        starts = backward["start_ns"].to_numpy()
+        if not len(starts):
+            continue
+        durations = backward["dur_ns"].to_numpy()
+        position = np.maximum(np.searchsorted(starts, mine["submitted_ns"].to_numpy(), side="right") - 1, 0)
+        progress = (mine["submitted_ns"].to_numpy() - starts[position]) / np.maximum(durations[position], 1)
+        nbytes = mine["nbytes"].to_numpy(dtype=float)
+        late_bytes += float(nbytes[progress > 1 - LATE_SHARE].sum())
+        all_bytes += float(nbytes.sum())
+        early += int((progress < 1 - LAST_MOMENTS).sum())
+        count += len(mine)
+    per_step = max(facts.steps.count * len(facts.ranks), 1)
+    largest = tensors.iloc[int(tensors["nbytes"].to_numpy().argmax())]
+    return _When(
+        late_bytes / max(all_bytes, 1.0),
+        early / max(count, 1),
+        all_bytes / per_step,
+        count / per_step,
+        shorten(str(largest["name"])),
+    )
+
+
+def _comes_back(facts: Facts) -> float:
+    """How much of the time that is hidden does not make backward longer."""
+    hidden_ns = float(facts.breakdown.hidden_ns.mean())
+    if not facts.cpu.knows_starved or hidden_ns < MIN_HIDDEN_RATIO * facts.mean_step_ns:
+        return HIDDEN_ON_PROCESSOR
+    return float(np.clip(1 - facts.contention_ns.mean() / hidden_ns, 0.0, 1.0))

@@ -1,0 +1,101 @@
+"""Collectives that take long whatever they carry: a far or congested network, or a transport that waits."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ..facts import Facts
+from ..model.words import milliseconds
+from ..predict.change import Change
+from .base import WORTH_RATIO, Finding
+from .callers import called_by_user
+from .transport import is_one_host, is_slow_link, lacks_cores
+
+#: A collective of no bytes takes less than this on networks of today, and between the processes of a host.
+GOOD_NS: Final = 0.5e6
+#: Latencies that are no more than chance on busy hosts: between hosts, and on a single one.
+MIN_NS: Final = 1e6
+MIN_ON_ONE_HOST_NS: Final = 3e6
+#: Of the time of the collectives that are waited for, latency has to have this share.
+MIN_SHARE: Final = 0.5
+#: Collectives in which the time goes with their number, not their size, are better fused (communication.py).
+BESIDE_FUSION: Final = 0.8
+
+
+class HighLatency:
+    """The latency of the gradients' collectives is far above what networks have."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding."""
+        if facts.replay is None or facts.graph is None or facts.breakdown.on_device or is_slow_link(facts):
+            return []
+        latency_ns = _latency_ns(facts)
+        one_host = is_one_host(facts)
+        if latency_ns < (MIN_ON_ONE_HOST_NS if one_host else MIN_NS) or lacks_cores(facts):
+            return []
+        costs, mine = facts.replay.costs, ~called_by_user(facts)
+        took = costs.latency_ns + costs.transfer_ns
+        if float(np.minimum(latency_ns, took)[mine].sum()) < MIN_SHARE * float(took[mine].sum()):
+            return []
+        excess = np.minimum(latency_ns - GOOD_NS, np.maximum(took - GOOD_NS, 0.0))
+        left = np.where(mine, np.divide(took - excess, took, out=np.ones(len(took)), where=took > 0), 1.0)
+        outcome = facts.outcome(Change(latency=left, transfer=left))
+        if outcome.gain < WORTH_RATIO / 2:
+            return []
+        per_step = float(mine.sum()) / facts.steps.count
+        return [
+            Finding(
+                class_="communication",
+                cause="high-latency",
+                ranks=facts.ranks,
+                predicted_gain=outcome.gain,
+                gain_interval=outcome.interval,
+                outcome=outcome,
+                order_gain=BESIDE_FUSION * outcome.gain,
+                confidence=0.75,
+                evidence={
+                    "latency_ns": round(latency_ns),
+                    "compared_with_ns": round(GOOD_NS),
+                    "collectives_per_step": round(per_step, 1),
+                    "is_one_host": one_host,
+                },
+                remedy=(
+                    "Find out why a collective takes so long before bytes move "
+                    + (
+                        "(threads that wait for a core, a transport that polls, a proxy or VPN on the loopback interface)"
+                        if one_host
+                        else "(ping between the hosts, the interface that is used, a firewall or VPN on the way, hosts in "
+                        "different zones)"
+                    )
+                    + "; until then make them fewer: larger fusion buffers or buckets."
+                ),
+                sentence=(
+                    f"A collective takes {milliseconds(latency_ns)} however few bytes it carries, and a step has "
+                    f"{per_step:.0f} of them: {milliseconds(outcome.mean_saved_ns)} of each "
+                    f"{milliseconds(facts.mean_step_ns)} step."
+                ),
+            )
+        ]
+
+
+def _latency_ns(facts: Facts) -> float:
+    """What the gradients' collectives take at their quickest, less what goes with their bytes; 0 if sizes do not tell.
+
+    The tenth percentile of each size: a busy processor makes some collectives slow, a far network all of them.
+    """
+    assert facts.graph is not None
+    operations = facts.graph.operations
+    mine = (operations.nbytes > 0) & ~called_by_user(facts)
+    if not mine.any():
+        return 0.0
+    took, nbytes = operations.duration_ns[mine].astype(float), operations.nbytes[mine].astype(float)
+    # Sizes by powers of two: fused batches hardly ever have the same size twice.
+    size = np.floor(np.log2(nbytes))
+    sizes = np.unique(size)
+    quick = np.array([np.quantile(took[size == one], 0.1) for one in sizes])
+    mean = np.array([nbytes[size == one].mean() for one in sizes])
+    if len(sizes) < 2 or mean.max() < 2 * mean.min():  # noqa: PLR2004  no line through one point
+        return 0.0
+    slope, intercept = np.polyfit(mean, quick, 1)
+    return float(np.clip(intercept if slope > 0 else quick.min(), 0.0, quick.min()))
