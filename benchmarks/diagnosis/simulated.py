@@ -37,12 +37,10 @@ WORST_SHOWN = 10
 
 
 def diagnose(folder: Path) -> list[Found]:
-    """What the toolkit finds, largest gain first; nothing for a healthy run."""
+    """What the toolkit finds, in its order, the verdict first; nothing for a healthy run."""
     analysis = analyze(folder)
     found = [as_found(finding) for finding in (analysis.verdict, *analysis.findings)]
-    return sorted(
-        (finding for finding in found if finding.class_ not in {"healthy", "unknown"}), key=lambda item: -item.gain
-    )
+    return [finding for finding in found if finding.class_ not in {"healthy", "unknown"}]
 
 
 def try_case(seed: int, only: str, file_format: str, keep: Path | None) -> Verdict:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from .fault_kinds import KINDS, SHOWN
-from .faults import ALWAYS, EVERY, IN_TURN, Fault
+from .faults import ALWAYS, BURSTS, EVERY, IN_TURN, SHARED_BURSTS, Fault
 from .jobs import Job, random_job
 from .noise import Noise
 from .plan import Plan, make_plan
@@ -62,6 +62,8 @@ def class_of(fault: Fault, file_format: str) -> str:
     """The class that a diagnosis should name."""
     kind = KINDS[fault.kind]
     if file_format == "horovod" and kind.somewhere:  # it shows that a rank comes late, and not why
+        return "straggler"
+    if fault.changes_ranks and kind.somewhere == "straggler":
         return "straggler"
     return kind.everywhere if fault.is_everywhere else kind.somewhere
 
@@ -142,6 +144,8 @@ def random_fault(chance: np.random.Generator, job: Job, file_format: str, only: 
         is_blocked = kind.may_block and bool(chance.random() < 0.5) and (job.device is None or name == "slow-loop")
         if kind.needs_trace_of_time and not is_somewhere and pattern == ALWAYS:
             pattern, is_blocked = (EVERY, is_blocked) if chance.random() < 0.5 else (ALWAYS, True)
+        if pattern == BURSTS and not is_somewhere and (not kind.somewhere or chance.random() < 0.6):
+            pattern = SHARED_BURSTS
         every = int(chance.integers(3, 11))
         share = min(share, 0.5) if pattern == EVERY else share
         first = chance.uniform(0.1, 0.5)

@@ -8,13 +8,15 @@ from typing import Any, Final
 import numpy as np
 
 from .faults import ALWAYS, BURSTS, EVERY, GROWING, IN_TURN, WINDOW, Fault, Kind, PlanChange
-from .jobs import MAX_EVENTS, MIN_STEPS, Call, Job, Layer
+from .jobs import MAX_EVENTS, MIN_BYTES_PER_NS, MIN_STEPS, Call, Job, Layer
 from .plan import Plan
 
 _ANY: Final = (ALWAYS, ALWAYS, EVERY, WINDOW, GROWING, IN_TURN, BURSTS)
 _LASTING: Final = (ALWAYS, ALWAYS, WINDOW, GROWING)
 #: Causes that say when, where a fault comes and goes on all ranks.
 _IN_TIME: Final = ("periodic-stalls", "outlier-steps", "slowing-down", "slow-stretch")
+#: What an ordinary update takes: seven passes over the bytes (Adam's) at ten gigabytes a second.
+_UPDATE_NS_A_BYTE: Final = 0.7
 
 
 def _more_of(item: str) -> PlanChange:
@@ -51,6 +53,16 @@ def _uneven(plan: Plan, fault: Fault) -> None:
     for item in ("forward", "backward", "dataset", "collate"):
         plan.busy[item] = plan.busy[item] * factor
     plan.elements = np.rint(plan.elements * factor).astype(np.int64)
+
+
+def _small_update(job: Job, fault: Fault) -> Job:
+    """Few bytes to update: an update that is always slow everywhere shows only beside what its bytes need."""
+    if not fault.is_everywhere:
+        return job
+    most = fault.amount_ns(job) * 0.2 / _UPDATE_NS_A_BYTE
+    less = min(1.0, most / job.nbytes)
+    layers = tuple(layer._replace(nbytes=max(4, int(layer.nbytes * less) // 4 * 4)) for layer in job.layers)
+    return replace(job, layers=layers)
 
 
 # Loaders.
@@ -168,8 +180,12 @@ def _embedding_at_input(job: Job, fault: Fault) -> Job:
 
 def _much_to_overlap(job: Job, fault: Fault) -> Job:
     wire_ns = min(fault.amount_ns(job), 0.8 * job.backward_ns)
-    small = tuple(layer._replace(nbytes=max(4, layer.nbytes // 50)) for layer in job.layers[:1])
-    return replace(job, layers=(*small, *job.layers[1:]), bytes_per_ns=job.nbytes * job.ring_factor / wire_ns)
+    speed = job.nbytes * job.ring_factor / wire_ns
+    # Rather larger layers than a network that is slow by itself.
+    more = max(1.0, MIN_BYTES_PER_NS / speed)
+    layers = [layer._replace(nbytes=int(layer.nbytes * more) // 4 * 4) for layer in job.layers]
+    layers[0] = layers[0]._replace(nbytes=max(4, job.layers[0].nbytes // 50))
+    return replace(job, layers=tuple(layers), bytes_per_ns=speed * more)
 
 
 def _call_ns(job: Job) -> float:
@@ -226,8 +242,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         spoil_plan=_more_of("backward"), patterns=_ANY, may_block=True, needs_trace_of_time=True,
     ),
     "slow-optimizer": _straggling(
-        causes=("slow-optimizer", "slow-optimizer-step"), causes_everywhere=_IN_TIME,
-        spoil_plan=_more_of("optimizer"), patterns=_ANY, may_block=True,
+        causes=("slow-optimizer", "slow-optimizer-step"), causes_everywhere=("blocked-optimizer", *_IN_TIME),
+        prepare=_small_update, spoil_plan=_more_of("optimizer"), patterns=_ANY, may_block=True,
     ),
     "slow-loop": _straggling(
         causes=("slow-host-code", "host-code"), causes_everywhere=(*_IN_TIME, "device-idle"),

@@ -15,6 +15,8 @@ from .noise import Floats, Noise
 from .plan import Plan
 
 ALWAYS, EVERY, WINDOW, GROWING, IN_TURN, BURSTS = "always", "every k-th", "window", "growing", "in turn", "bursts"
+#: Bursts in the same steps on all ranks; those of `BURSTS` come to each rank by its own luck.
+SHARED_BURSTS = "bursts in common"
 #: In how many of the steps a burst is.
 _BURST_SHARE: Final = 0.25
 
@@ -56,10 +58,18 @@ class Fault:
         elif self.pattern == IN_TURN:
             for position, rank in enumerate(here):
                 weights[rank] = steps % len(here) == position
+        elif self.pattern == SHARED_BURSTS:
+            chance = noise.generator(f"bursts {self.kind}").random(job.steps)
+            weights[here] = np.where(chance < _BURST_SHARE, 1 / _BURST_SHARE, 0)
         else:
             chance = noise.generator(f"bursts {self.kind}").random(weights.shape)
             weights[here] = np.where(chance < _BURST_SHARE, 1 / _BURST_SHARE, 0)[here]
         return weights
+
+    @property
+    def changes_ranks(self) -> bool:
+        """Whether several ranks are slow, each at other times: in each step the others wait for whom it hits."""
+        return len(self.ranks) > 1 and self.pattern in {IN_TURN, BURSTS}
 
     def describe(self) -> str:
         """In a few words.

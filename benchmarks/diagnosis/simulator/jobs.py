@@ -11,6 +11,9 @@ MAX_EVENTS: Final = 90_000
 MEDIAN_EVENTS: Final = 14_000
 MIN_STEPS: Final = 20
 
+#: No network without a fault is slower: 2.4 gigabits a second.
+MIN_BYTES_PER_NS: Final = 0.3
+
 RANKS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 RANKS_SHARES: Final = (0.07, 0.25, 0.04, 0.25, 0.05, 0.2, 0.09, 0.03, 0.02)
 
@@ -189,7 +192,7 @@ def random_job(chance: np.random.Generator, file_format: str = "tlkit") -> Job:
         common_sigma=float(chance.uniform(0.01, 0.15)),
         own_sigma=float(chance.uniform(0.002, 0.03)),
         latency_ns=int(min(chance.uniform(50e3, 600e3), step_ns / 100)),
-        bytes_per_ns=float(nbytes * 2 * max(ranks - 1, 0.5) / ranks / wire_ns),
+        bytes_per_ns=max(MIN_BYTES_PER_NS, float(nbytes * 2 * max(ranks - 1, 0.5) / ranks / wire_ns)),
         copy_bytes_per_ns=float(chance.uniform(3, 12)),
         message_ns=int(min(chance.uniform(20e3, 150e3), step_ns / 200)),
         cycle_ns=int(min(chance.uniform(0.5e6, 5e6), step_ns / 20)),

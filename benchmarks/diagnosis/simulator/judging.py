@@ -24,6 +24,8 @@ class Found:
     cause: str
     ranks: tuple[int, ...]
     gain: float
+    part: str = ""
+    """Where the ranks are slow, of a finding that names no part in its cause."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +69,21 @@ def _is_hidden(fault: Fault, case: Case) -> bool:
     return is_horovod and bool(KINDS[fault.kind].somewhere) and 0 in fault.ranks
 
 
+#: A network that carries more than this (bytes a ns: a gigabit a second) is not slow by itself.
+VISIBLY_SLOW: Final = 0.125
+#: In which parts of a step a fault of ranks that change may show.
+_PARTS: Final = {
+    "slow-forward": ("forward",),
+    "slow-backward": ("backward",),
+    "slow-optimizer": ("optimizer",),
+    "slow-loop": ("other",),
+    "garbage": ("forward",),
+    "starved": ("forward", "backward"),
+    "uneven-batches": ("forward", "backward"),
+    "slow-gpu": ("forward", "backward"),
+}
+
+
 def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
     """Class, ranks, cause."""
     kind = KINDS[fault.kind]
@@ -80,6 +97,10 @@ def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
         ranks_right = not found.ranks or named >= set(fault.ranks)
     causes = {"late-rank"} if case.file_format == "horovod" and kind.somewhere else set()
     causes |= {*kind.causes, *(kind.causes_everywhere if fault.is_everywhere else ())}
+    if fault.changes_ranks and found.cause == "stragglers-in-turn":
+        return found.class_ == class_of(fault, case.file_format), ranks_right, found.part in _PARTS.get(fault.kind, ())
+    if fault.kind == "slow-link" and case.job.bytes_per_ns > VISIBLY_SLOW:
+        causes |= {"oversize-gradient", "late-gradients"}  # a quick network, and too many bytes for it
     return (
         found.class_ == class_of(fault, case.file_format),
         ranks_right,
@@ -157,6 +178,11 @@ def _short(ranks: tuple[int, ...]) -> str:
 
 def as_found(finding: Any) -> Found:
     """What `tlkit.collector` found, as far as it is judged."""
+    parts = finding.evidence.get("excess_by_category_ns") or {}
     return Found(
-        class_=finding.class_, cause=finding.cause, ranks=tuple(finding.ranks), gain=float(finding.predicted_gain)
+        class_=finding.class_,
+        cause=finding.cause,
+        ranks=tuple(finding.ranks),
+        gain=float(finding.predicted_gain),
+        part=max(parts, key=parts.__getitem__) if parts else "",
     )
