@@ -111,7 +111,7 @@ def build_graph(trace: Trace, steps: Steps, breakdown: Breakdown) -> Graph:
 
     The ranks' clocks have to be aligned; `graph_of_parts` needs no common clock.
     """
-    operations = find_operations(trace, steps)
+    operations = find_operations(trace, steps, on_device=breakdown.on_device)
     loading = find_loading(trace, steps)
     exposed = [part for part in EXPOSED if part != IDLE or not breakdown.on_device]
     tracks = []

@@ -21,6 +21,8 @@ ByRank = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 #: Chains of messages are numbered from here downwards; those of collectives are process sets.
 FIRST_MESSAGE_CHAIN: Final = -2
+#: A kernel that starts no later than this after the collective before it on its rank had to wait for that.
+QUEUED_NS: Final = 20_000
 #: With fewer operations that found nothing in front of them, what they usually need to start is not known from them.
 MIN_FREE: Final = 3
 
@@ -84,8 +86,12 @@ class Operations:
         return asked
 
 
-def find_operations(trace: Trace, steps: Steps) -> Operations:
-    """The operations that ended within the analysed steps."""
+def find_operations(trace: Trace, steps: Steps, *, on_device: bool = False) -> Operations:
+    """The operations that ended within the analysed steps.
+
+    Args:
+        on_device: kernels of the device do them, which the host launches long before their streams come to them.
+    """
     has_one_executor = trace.meta.runtime == "horovod"
     table = _members(trace, steps, has_one_executor=has_one_executor)
     key = table["operation"].to_numpy()
@@ -101,6 +107,8 @@ def find_operations(trace: Trace, steps: Steps) -> Operations:
     start, end = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
     asked = np.where(table["submitted_ns"] >= 0, table["submitted_ns"], start)
     arrival, own_start, own_end = by_rank(asked), by_rank(start), by_rank(end)
+    if on_device:
+        arrival = _on_streams(arrival, own_start, own_end)
     negotiated = by_rank(table["negotiated_ns"].to_numpy())
     first = np.zeros(count, dtype=np.int64)
     first[key[::-1]] = np.arange(len(key))[::-1]
@@ -136,6 +144,23 @@ def find_operations(trace: Trace, steps: Steps) -> Operations:
         before=before,
         chained=ready + _usual_lead_ns(starts - ready, ready >= behind) < behind,
     )
+
+
+def _on_streams(launched: ByRank, start: ByRank, end: ByRank) -> ByRank:
+    """When the stream of each rank had come to each kernel: at its start, unless it queued behind the collective before.
+
+    Of one that queued it is only known that it had been launched.
+    """
+    arrival = launched.copy()
+    for row in range(launched.shape[1]):
+        mine = np.flatnonzero(start[:, row] >= 0)
+        mine = mine[np.argsort(start[mine, row], kind="stable")]
+        begins, before = start[mine, row], np.concatenate(([-QUEUED_NS - 1], end[mine, row][:-1]))
+        queued = begins - before <= QUEUED_NS
+        # Buckets become ready one after the other: not before the last one that is known to have been.
+        known = np.maximum.accumulate(np.where(queued, 0, begins))
+        arrival[mine, row] = np.where(queued, np.minimum(np.maximum(launched[mine, row], known), begins), begins)
+    return arrival
 
 
 def _usual_lead_ns(lead_ns: Times, free: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
