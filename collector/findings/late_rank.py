@@ -30,8 +30,13 @@ MAX_CONFIDENCE: Final = 0.5
 #: A step is late when its tensors wait this many times as long as in the median step.
 LATE_STEP_RATIO: Final = 3.0
 #: Late steps are a finding of their own up to this share of all; beyond, lateness is the rule.
-MAX_LATE_STEPS_RATIO: Final = 0.4
-MIN_STEPS: Final = 20
+MAX_LATE_STEPS_RATIO: Final = 0.6
+#: What tensors usually wait: not the median, which jumps where they are late in half of the steps.
+USUAL_QUANTILE: Final = 0.3
+MIN_STEPS: Final = 12
+#: In a shorter run a single late step may be its end, or its beginning.
+ENOUGH_STEPS: Final = 20
+MIN_LATE_OF_FEW: Final = 2
 
 Lateness = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
@@ -58,11 +63,11 @@ class LateSteps:
         if facts.breakdown.knows_compute or not shows_training(facts) or facts.steps.count < MIN_STEPS:
             return []
         seen = look_at_communication(facts)
-        usual = float(np.median(seen.negotiate_ns))
+        usual = float(np.quantile(seen.negotiate_ns, USUAL_QUANTILE))
         excess = np.maximum(seen.negotiate_ns - usual, 0.0)
         is_late = excess > np.maximum(LATE_STEP_RATIO * usual, LEAST_RATIO * np.median(seen.step_ns))
         count = int(is_late.sum())
-        if not count or count > MAX_LATE_STEPS_RATIO * len(is_late):
+        if count < (1 if len(is_late) >= ENOUGH_STEPS else MIN_LATE_OF_FEW) or count > MAX_LATE_STEPS_RATIO * len(is_late):
             return []
         late_ns = np.where(is_late, excess, 0.0)
         gain = seen.ratio(late_ns)

@@ -12,6 +12,8 @@ from .base import WORTH_RATIO, Finding
 from .callers import called_by_user
 from .transport import is_one_host, is_slow_link, lacks_cores
 
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
 #: A collective of no bytes takes less than this on networks of today, and between the processes of a host.
 GOOD_NS: Final = 0.5e6
 #: Latencies that are no more than chance on busy hosts: between hosts, and on a single one.
@@ -80,16 +82,21 @@ class HighLatency:
 
 
 def _latency_ns(facts: Facts) -> float:
-    """What the gradients' collectives take at their quickest, less what goes with their bytes; 0 if sizes do not tell.
+    """Of the gradients' collectives."""
+    assert facts.graph is not None
+    operations = facts.graph.operations
+    mine = ~called_by_user(facts)
+    return fitted_latency_ns(operations.nbytes[mine].astype(float), operations.duration_ns[mine].astype(float))
+
+
+def fitted_latency_ns(nbytes: Floats, took_ns: Floats) -> float:
+    """What collectives take at their quickest, less what goes with their bytes; 0 if sizes do not tell.
 
     The tenth percentile of each size: a busy processor makes some collectives slow, a far network all of them.
     """
-    assert facts.graph is not None
-    operations = facts.graph.operations
-    mine = (operations.nbytes > 0) & ~called_by_user(facts)
-    if not mine.any():
+    nbytes, took = nbytes[nbytes > 0], took_ns[nbytes > 0]
+    if not len(nbytes):
         return 0.0
-    took, nbytes = operations.duration_ns[mine].astype(float), operations.nbytes[mine].astype(float)
     # Sizes by powers of two: fused batches hardly ever have the same size twice.
     size = np.floor(np.log2(nbytes))
     sizes = np.unique(size)

@@ -15,6 +15,7 @@ from ..model.communication_only import OnlyCommunication, look_at_communication,
 from ..model.words import milliseconds, shorten
 from .base import Finding
 from .late_rank import MAX_CONFIDENCE
+from .latency import GOOD_NS, MIN_NS, MIN_SHARE, fitted_latency_ns
 
 #: Below this share of the step communication is not worth a word.
 MIN_RATIO: Final = 0.03
@@ -24,6 +25,8 @@ SMALL_NBYTES: Final = 64 * 1024
 MIN_SMALL: Final = 2
 #: What half precision, or half as many reductions, leaves of the bytes.
 HALF: Final = 0.5
+#: So much of what moves before the last request of a step is taken for exposed.
+NOT_HIDDEN: Final = 0.25
 #: Above this algorithm bandwidth (GB/s) a processor spends more time on halving gradients than the wire saves.
 MIN_UNCOMPRESSED_GBPS: Final = 0.3
 
@@ -46,15 +49,24 @@ class MovingBytes:
         findings = []
         if len(small) > MIN_SMALL * facts.steps.count:
             findings.append(_small(facts, seen, small, all_ns))
-        if len(large):
+        latency_ns = fitted_latency_ns(
+            table["nbytes"].to_numpy(dtype=float), table["transfer_ns"].to_numpy(dtype=float)
+        )
+        by_latency = latency_ns * float((table["nbytes"] > 0).sum()) / all_ns
+        if latency_ns >= MIN_NS and by_latency >= MIN_SHARE:
+            findings.append(_latency(facts, seen, table, latency_ns, by_latency))
+        elif len(large):
             findings.append(_large(facts, seen, large, all_ns))
         return findings
 
 
 def _gain(seen: OnlyCommunication, removed: float) -> tuple[float, tuple[float, float]]:
-    """Of taking a share of what moves away: between what is exposed for certain and all of it."""
+    """Of taking a share of what moves away: between what is exposed for certain and all of it.
+
+    What moves while tensors are still asked for has gradients that are computed to hide behind, mostly.
+    """
     low, high = removed * seen.ratio(seen.exposed_ns), removed * seen.ratio(seen.moving_ns)
-    return (low + high) / 2, (low, high)
+    return low + NOT_HIDDEN * (high - low), (low, high)
 
 
 def _evidence(facts: Facts, seen: OnlyCommunication, table: pd.DataFrame) -> dict[str, Any]:
@@ -103,6 +115,29 @@ def _small(facts: Facts, seen: OnlyCommunication, small: pd.DataFrame, all_ns: f
         sentence=(
             f"{count:.0f} collectives of at most 64 KiB in every step cost {each} each, whatever their size"
             f"{', and none carries more than one tensor' if is_alone else ''}. {_cost(seen, interval[1])}"
+        ),
+    )
+
+
+def _latency(
+    facts: Facts, seen: OnlyCommunication, table: pd.DataFrame, latency_ns: float, by_latency: float
+) -> Finding:
+    """The time goes neither with the bytes nor with how small they are."""
+    gain, interval = _gain(seen, min(by_latency, 1.0) * (1 - GOOD_NS / latency_ns))
+    return Finding(
+        class_="communication",
+        cause="high-latency",
+        ranks=(),
+        predicted_gain=gain,
+        gain_interval=interval,
+        confidence=MAX_CONFIDENCE,
+        evidence={**_evidence(facts, seen, table), "latency_ns": round(latency_ns), "compared_with_ns": round(GOOD_NS)},
+        remedy=(
+            "Find out why a collective takes so long before bytes move (ping between the hosts, the interface that is used); "
+            "until then make them fewer: a larger HOROVOD_FUSION_THRESHOLD, groups=1."
+        ),
+        sentence=(
+            f"A collective takes {milliseconds(latency_ns)} however few bytes it carries. {_cost(seen, interval[1])}"
         ),
     )
 

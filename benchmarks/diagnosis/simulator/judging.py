@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from .cases import Case, Truth, class_of
 from .fault_kinds import KINDS
-from .faults import Fault
+from .faults import ALWAYS, GROWING, Fault
 
 #: A finding that promises no more is none.
 WORTH_GAIN: Final = 0.05
@@ -71,6 +71,8 @@ def _is_hidden(fault: Fault, case: Case) -> bool:
 
 #: A network that carries more than this (bytes a ns: a gigabit a second) is not slow by itself.
 VISIBLY_SLOW: Final = 0.125
+#: Horovod's file shows that agreement takes long, not whether a cycle or a message does.
+_SLOW_AGREEMENT: Final = {"slow-negotiation", "long-cycle"}
 #: In which parts of a step a fault of ranks that change may show.
 _PARTS: Final = {
     "slow-forward": ("forward",),
@@ -95,7 +97,14 @@ def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
     ranks_right = not kind.names_ranks or is_random or named == set(fault.ranks)
     if case.file_format == "horovod" and kind.somewhere and case.job.has_cache:  # who is late is not in the file
         ranks_right = not found.ranks or named >= set(fault.ranks)
-    causes = {"late-rank"} if case.file_format == "horovod" and kind.somewhere else set()
+    is_horovod = case.file_format == "horovod"
+    causes = {"late-rank"} if is_horovod and kind.somewhere else set()
+    if is_horovod and kind.somewhere and fault.pattern not in {ALWAYS, GROWING}:
+        causes.add("late-in-some-steps")
+    if is_horovod and fault.kind in _SLOW_AGREEMENT:
+        if case.job.has_cache and found.cause == "late-rank":  # without ticks a late rank looks the same; none is named
+            return found.class_ == "straggler", not found.ranks, True
+        causes |= _SLOW_AGREEMENT
     causes |= {*kind.causes, *(kind.causes_everywhere if fault.is_everywhere else ())}
     if fault.changes_ranks and found.cause == "stragglers-in-turn":
         return found.class_ == class_of(fault, case.file_format), ranks_right, found.part in _PARTS.get(fault.kind, ())
