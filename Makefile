@@ -20,6 +20,7 @@ demo: $(VENV)/ready
 test: $(VENV)/ready
 	@$(BIN)/python -m pytest -q tests/unit
 	@$(BIN)/python -m pytest -q tests/integration
+	@$(BIN)/python -m pytest -q tests/attack
 
 lint: $(VENV)/ready
 	@$(BIN)/ruff check .

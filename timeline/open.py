@@ -120,8 +120,10 @@ def _read(reader: Format, sources: Sequence[Source], progress: Progress, *, use_
 def _read_files(reader: Format, sources: Sequence[Source], progress: Progress) -> Trace:
     try:
         return reader.read(sources, progress)
-    except (TlkitError, OSError):
+    except TlkitError:
         raise
+    except OSError as error:
+        raise TraceError(f"{sources[0].path}: cannot read it: {error.strerror or first_line(error)}") from error
     except MemoryError as error:
         raise TraceError(f"{sources[0].path}: there is not memory enough to read it") from error
     except Exception as error:  # a reader of another package, or a file damaged in a way that nobody has thought of

@@ -78,6 +78,13 @@ def _nothing_known(facts: Facts) -> Finding:
             "Nothing hangs in these dumps: no rank waits for a collective that another has left out.",
             "Take the dumps of all ranks while the job stands still; what takes its time, a timeline shows (tl-run).",
         )
+    if facts.trace.meta.format == "nccl-inspector":
+        return plain(
+            "unknown",
+            "no-steps",
+            "Logs of NCCL's Inspector hold collectives and no steps: the table says how fast they were, not what waits for them.",
+            "Record the training with tl-run or torch.profiler for a diagnosis.",
+        )
     if facts.breakdown.knows_compute:
         what = "the optimizer never stepped while the timeline was on"
     else:
