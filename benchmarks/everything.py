@@ -55,6 +55,8 @@ BENCHMARKS: dict[str, Arguments] = {
     "analysis": lambda folder, quick: [profiles(folder, 8, 2 if quick else 31)],
     "dashboard": lambda folder, quick: [profiles(folder, 4 if quick else 64, 5 if quick else 55)],
     "collecting": lambda folder, quick: timeline(folder, 5 if quick else 340),
+    "acknowledging": lambda _, quick: ["--rounds", "1"] if quick else [],
+    "attack": lambda _, quick: ["--quick"] if quick else [],
     "ranges": lambda _, __: [],
     "diagnosis/run": lambda _, quick: ["--only", "slow forward on rank 1"] if quick else [],
 }

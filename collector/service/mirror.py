@@ -39,6 +39,7 @@ class Mirror:
         """
         self._client = Client(url, token, "--collector")
         self.run, self._folder, self._tell = run, folder, on_trouble
+        self._run_id = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep_fetching, name="tlkit-mirror", daemon=True)
 
@@ -74,6 +75,11 @@ class Mirror:
             self.run = str(runs[0])
         where = f"/v1/runs/{urllib.parse.quote(self.run, safe='')}"
         described = self._ask(where)
+        if described.get("run_id", "") != self._run_id:
+            if self._run_id:  # another run has taken the name
+                for path in self._folder.iterdir():
+                    path.unlink()
+            self._run_id = described.get("run_id", "")
         for name, size in described["shards"].items():
             if _NAME.fullmatch(name):
                 self._fetch_shard(f"{where}/shards/{name}", self._folder / name, int(size))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 import ssl
@@ -17,6 +18,8 @@ from .connections import HEADER_S, MOST_HEADER_NBYTES, Connection
 
 #: Answers that are under way when the server ends.
 _LAST_ANSWERS_S: Final = 3
+#: Open files; connections whose TLS is not set up yet are not counted by `connections.py`.
+_FILES: Final = 8192
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -56,6 +59,7 @@ def serve(
     print(f"{name}: {scheme}://{shown}:{port}/" + (f"?token={shown_token}" if shown_token else ""), flush=True)
     # Whoever ends us gently gets the same end as Ctrl-C: what has been put into temporary folders goes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _allow_files()
     try:
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=_Loop) as runner:
             runner.run(uvicorn.Server(settings).serve(sockets=[listener]))
@@ -63,6 +67,14 @@ def serve(
         bridge.close()
         listener.close()
     return 0
+
+
+def _allow_files() -> None:
+    """So many connections that are being set up leave files for the rest."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _settings(bridge: Bridge, certificate: tuple[str, str | None] | None) -> uvicorn.Config:

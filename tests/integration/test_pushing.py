@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tlkit.collector.service.mirror import Mirror
+
 from .ranks import REPOSITORY, free_port
 from .test_collector import COLLECT, ask, collector, start
 
@@ -223,6 +225,8 @@ def test_a_full_collector_makes_its_senders_wait(tmp_path: Path) -> None:
     (run,) = ask(f"{url}/v1/runs")[1]["store"]["waiting"]
     assert "is full" in ask(f"{url}/v1/runs/{run}")[1]["waiting"]
     assert b"tlkit_store_waiting_runs 1" in ask(f"{url}/metrics")[1]
+    (tmp_path / "mirror").mkdir()
+    assert "is full" in Mirror(url, run, "", tmp_path / "mirror").fetch()
     assert sender.poll() is None
     server.terminate()
     _, complaints = server.communicate(timeout=20)
@@ -236,6 +240,21 @@ def test_a_full_collector_makes_its_senders_wait(tmp_path: Path) -> None:
     server.terminate()
     server.communicate(timeout=20)
     assert (kept / run / "t.json").read_bytes() == path.read_bytes()
+
+
+def test_what_is_shown_is_of_one_run(tmp_path: Path) -> None:
+    """Another run takes the name of the one that is mirrored: nothing of the old one stays."""
+    (tmp_path / "mirror").mkdir()
+    with collector(tmp_path / "kept") as url:
+        mirror = Mirror(url, "r", "", tmp_path / "mirror")
+        for run_id, lines in (("aa", 500), ("bb", 300)):
+            content = shard(run_id, lines).encode()
+            assert ask(f"{url}/v1/runs/r/shards/t.json?offset=0", content)[0] == 200
+            assert mirror.fetch() == ""
+            assert (tmp_path / "mirror" / "t.json").read_bytes() == content
+            for path in (tmp_path / "kept" / "r").iterdir():
+                path.unlink()
+            (tmp_path / "kept" / "r").rmdir()
 
 
 def test_a_sender_that_only_waits_keeps_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,12 +326,16 @@ def test_https_is_served_and_checked(tmp_path: Path) -> None:
     keys = ("--certfile", certificate, "--keyfile", str(tmp_path / "key.pem"))
     with collector(tmp_path / "kept", 0, *keys) as url:
         assert url.startswith("https://")
+        port = int(url.rpartition(":")[2])
+        silent = socket.create_connection(("127.0.0.1", port), timeout=60)
         what = [str(tmp_path / "t.json"), "--to", url, "--once"]
         done = push(*what)
         assert done.returncode == 2
         assert "is not trusted" in done.stderr
         done = push(*what, SSL_CERT_FILE=certificate)
         assert done.returncode == 0, done.stderr
+        assert silent.recv(1) == b""  # whoever opens a connection and says nothing is sent away
+        silent.close()
     kept = tmp_path / "kept" / "t-abababab" / "t.json"
     assert kept.read_bytes() == (tmp_path / "t.json").read_bytes()
 

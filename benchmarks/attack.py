@@ -1,0 +1,31 @@
+"""Attacks the servers for the figures of docs/security.md: kills, crowds, held connections, full disks, damaged requests.
+
+    python benchmarks/attack.py                      # about an hour on two idle cores
+    python benchmarks/attack.py --quick              # as in `make test`
+    python benchmarks/attack.py -k kills             # some of them, as pytest takes it
+
+Lines that it prints beside pytest's are the figures.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:
+    """Run the tests, with what they report; returns pytest's status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("-k", default="", metavar="WORDS")
+    arguments = parser.parse_args()
+    environment = {**os.environ, "TLKIT_ATTACK": "short" if arguments.quick else "long"}
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "--tb=short", "tests/attack", "-k", arguments.k]
+    return subprocess.run(command, cwd=REPOSITORY, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
