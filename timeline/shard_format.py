@@ -107,7 +107,7 @@ class ShardFormat:
         self.pid = header.rank
         self.origin_ns = header.clock.origin_ns
         self._span_templates: dict[tuple[str, str, int], str] = {}
-        self._life_templates: dict[tuple[str, int, Call, int], tuple[str, ...]] = {}
+        self._life_templates: dict[tuple[Any, ...], tuple[str, ...]] = {}
 
     def _ts(self, at_ns: int) -> float:
         return (at_ns - self.origin_ns) / 1e3
@@ -236,7 +236,7 @@ class ShardFormat:
         return self.metadata("tlkit_clock", {"offset_ns": offset_ns, "uncertainty_ns": uncertainty_ns}, at_ns=at_ns)
 
     def _life_template(self, life: TensorLife, process_set: int) -> tuple[str, ...]:
-        key = (life.name, process_set, life.call, life.nbytes)
+        key = (life.name, life.kind, life.nbytes, life.dtype, tuple(life.shape), process_set, life.call)
         pieces = self._life_templates.get(key)
         if pieces is None:
             if len(self._life_templates) >= MAX_TEMPLATES:

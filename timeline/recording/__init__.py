@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..thread_time import ThreadTime
 from .calls import UNKNOWN_CALL, Call
-from .portable_queue import Entry, Format, origins
+from .portable_queue import Entry, Format
 
 
 def load_compiled() -> Any:
@@ -29,11 +29,12 @@ IS_COMPILED: Final = _compiled is not None
 """Whether the recorder in C is the one that records; TLKIT_PORTABLE_RECORDER turns it off."""
 
 if TYPE_CHECKING or _compiled is None:
-    from .portable import OpenSpan, Queue, Spans, TensorLife
+    from .portable import OpenSpan, Queue, Spans, TensorLife, origins
 
     ThreadClock = ThreadTime
 else:
     OpenSpan, Queue, Spans, TensorLife = _compiled.OpenSpan, _compiled.Queue, _compiled.Spans, _compiled.TensorLife
+    origins = _compiled.origins
 
     class ThreadClock(ThreadTime):
         """The same without Python in between."""

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 /* Written when there is this much: little enough to stay in the cache. */
-#define ENOUGH (256 * 1024)
+#define ENOUGH (512 * 1024)
 #define LONGEST_NUMBER 32
 
 void output_open(Output *output, int descriptor) {

@@ -32,6 +32,7 @@ static PyObject *use_unknown_call(PyObject *module, PyObject *call) {
 static PyMethodDef functions[] = {
     {"read_thread_time", read_thread_time, METH_NOARGS, NULL},
     {"forget_thread_time", forget_thread_time, METH_NOARGS, NULL},
+    {"origins", origins, METH_O, NULL},
     {"use_unknown_call", use_unknown_call, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..thread_time import StepTime
 from ..vocabulary import LaneKind
-from .portable_queue import Args, OpenSpan, Queue, TensorLife
+from .portable_queue import Args, OpenSpan, Queue, TensorLife, origins
 
 
 class Spans:
@@ -195,4 +195,4 @@ class Spans:
             queue.counter(self._starved_counters[category], end_ns, waited_ns)
 
 
-__all__ = ["OpenSpan", "Queue", "Spans", "TensorLife"]
+__all__ = ["OpenSpan", "Queue", "Spans", "TensorLife", "origins"]

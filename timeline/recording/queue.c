@@ -279,7 +279,6 @@ static Template *template_of_entry(Queue *queue, PyObject *entry, const Origin *
 }
 
 typedef struct {
-    PyObject *handle;
     Origin origin;
     int64_t process_set;
     int executed;
@@ -301,7 +300,7 @@ static int carry(Queue *queue, PyObject *entry, Carrying *carrying, LifeRecord *
             failed ? NULL : template_of_life(&queue->templates, queue->format, life, carrying->process_set);
         Py_DECREF(life);
     } else {
-        int is_known = PyErr_Occurred() ? -1 : read_origin(entry, &carrying->handle, &carrying->origin);
+        int is_known = PyErr_Occurred() ? -1 : read_origin(entry, &carrying->origin);
         if (is_known <= 0) return is_known;
         if (keep_life(entry, NULL) < 0) return -1;
         one->number = another_number();
@@ -333,6 +332,7 @@ static void carry_all(Queue *queue, PyObject *entries, Carrying *carrying, int64
         }
     }
     queue->templates.pins--;
+    forget_origin(&carrying->origin);
     LivesRecord *record = found ? append_batch(queue, found, seq, times_ns) : NULL;
     if (record) memcpy(record->lives, lives, (size_t)found * sizeof *lives);
     if (lives != few) PyMem_Free(lives);
@@ -340,14 +340,14 @@ static void carry_all(Queue *queue, PyObject *entries, Carrying *carrying, int64
 
 /* A format that is not known here gets lives as objects. */
 static PyObject *lives_of(PyObject *entries, int executed) {
-    PyObject *lives = PyList_New(0), *handle = NULL;
-    Origin origin;
+    PyObject *lives = PyList_New(0);
+    Origin origin = {0};
     for (Py_ssize_t i = 0; lives && i < PySequence_Fast_GET_SIZE(entries); i++) {
         PyObject *entry = PySequence_Fast_GET_ITEM(entries, i);
         int is_recorded, is_known = 1;
         Life *life = life_kept(entry, &is_recorded);
         if (is_recorded) continue;
-        if (!life && !PyErr_Occurred() && (is_known = read_origin(entry, &handle, &origin)) > 0)
+        if (!life && !PyErr_Occurred() && (is_known = read_origin(entry, &origin)) > 0)
             life = life_of_entry(entry, &origin, another_number());
         if (is_known == 0) continue;
         int failed = !life || keep_life(entry, NULL) < 0;
@@ -355,6 +355,7 @@ static PyObject *lives_of(PyObject *entries, int executed) {
         if (failed || PyList_Append(lives, (PyObject *)life) < 0) Py_CLEAR(lives);
         Py_XDECREF(life);
     }
+    forget_origin(&origin);
     return lives;
 }
 
@@ -392,21 +393,19 @@ static PyObject *Queue_carried(Queue *self, PyObject *const *values, Py_ssize_t 
 
 static PyObject *Queue_begin_life(Queue *self, PyObject *entry) {
     int is_recorded;
-    PyObject *handle = NULL;
-    Origin origin;
+    Origin origin = {0};
     Life *life = life_kept(entry, &is_recorded);
     (void)self;
     if (PyErr_Occurred()) return NULL;
-    if (is_recorded) Py_RETURN_NONE;
-    if (life) { /* an earlier flush wrote it */
-        Py_DECREF(life);
+    if (life || is_recorded) {
+        Py_XDECREF(life); /* an earlier flush wrote it */
         Py_RETURN_NONE;
     }
-    int is_known = read_origin(entry, &handle, &origin);
-    if (is_known < 0) return NULL;
-    if (!is_known) Py_RETURN_NONE;
-    life = life_of_entry(entry, &origin, another_number());
-    if (!life) return NULL;
+    int is_known = read_origin(entry, &origin);
+    if (is_known > 0) life = life_of_entry(entry, &origin, another_number());
+    forget_origin(&origin);
+    if (PyErr_Occurred()) return NULL;
+    if (!life) Py_RETURN_NONE;
     life->is_claimed = 1;
     /* Its size may have been asked of Python code, during which it may have been recorded. */
     Life *meanwhile = life_kept(entry, &is_recorded);

@@ -25,6 +25,7 @@ typedef struct Template {
     struct Template *next; /* with the same hash, or in the list of those that are no longer found */
     Py_hash_t hash;
     PyObject *name, *about; /* category of a span, Call of a life; both are kept alive, so that pointers compare */
+    PyObject *dtype, *shape, *collective; /* of a life; kept alive */
     int64_t number, nbytes; /* lane of a span; process set and size of a tensor */
     int kind;
     uint32_t ends[LIFE_PIECES]; /* of the pieces in `text` */
@@ -161,18 +162,23 @@ void open_span_forget(OpenSpan *opened);
 int spans_open(void);
 int lives_open(void);
 
-/* What the timeline says of an entry of the runtime (runtime/core/work.py). */
+/* What the timeline says of an entry of the runtime (runtime/core/work.py).
+ *
+ * Nothing of it is touched that is not needed: with hundreds of tensors, what costs is the memory that no cache has. */
 typedef struct {
-    PyObject *request, *call; /* kept alive by the entry and its handle, which whoever asks keeps alive */
+    PyObject *request, *handle, *call; /* valid while the entry is, and until another one is read */
     int64_t submitted_ns;
     int flow;
+    PyObject *held[3]; /* what Python code returned for them */
 } Origin;
 
-int read_origin(PyObject *entry, PyObject **handle, Origin *origin);
+int read_origin(PyObject *entry, Origin *origin);
+void forget_origin(Origin *origin);
 Life *life_of_entry(PyObject *entry, const Origin *origin, int64_t number);
 Life *life_kept(PyObject *entry, int *is_recorded);
 int keep_life(PyObject *entry, Life *life); /* NULL: it was recorded */
 int64_t another_number(void);
+PyObject *origins(PyObject *module, PyObject *entries);
 
 /* Arguments by position or by name: `placed` gets them in the order of `names`, which are interned. */
 int place(PyObject *const *names, Py_ssize_t most, PyObject *const *values, Py_ssize_t count, PyObject *keywords,

@@ -16,6 +16,9 @@ void templates_free(Template *first) {
         Template *next = first->next;
         Py_XDECREF(first->name);
         Py_XDECREF(first->about);
+        Py_XDECREF(first->dtype);
+        Py_XDECREF(first->shape);
+        Py_XDECREF(first->collective);
         PyMem_Free(first);
         first = next;
     }
@@ -70,12 +73,31 @@ static inline Template **bucket(Templates *templates, Py_hash_t hash, int64_t nu
     return &templates->buckets[(mixed ^ mixed >> 23) % BUCKETS];
 }
 
-static Template *find(Template *template, int kind, Py_hash_t hash, PyObject *name, PyObject *about, int64_t number,
-                      int64_t nbytes) {
+static Template *find(Template *template, int kind, Py_hash_t hash, PyObject *name, PyObject *about, int64_t number) {
     for (; template; template = template->next) {
         if (template->hash != hash || template->kind != kind || template->number != number) continue;
-        if (template->nbytes != nbytes || !same_text(template->name, name)) continue;
+        if (!same_text(template->name, name)) continue;
         if (template->about == about || same_text(template->about, about)) return template;
+    }
+    return NULL;
+}
+
+/* Shapes are tuples of integers; of any other only one and the same is the same. */
+static int same_shape(PyObject *a, PyObject *b) {
+    if (a == b) return 1;
+    if (!PyTuple_CheckExact(a) || !PyTuple_CheckExact(b)) return 0;
+    int same = PyObject_RichCompareBool(a, b, Py_EQ);
+    if (same < 0) PyErr_Clear();
+    return same > 0;
+}
+
+static Template *find_life(Template *template, Py_hash_t hash, const Life *life, int64_t process_set) {
+    for (; template; template = template->next) {
+        if (template->hash != hash || template->kind != OF_LIFE || template->number != process_set) continue;
+        if (template->about != life->call || template->nbytes != life->nbytes) continue;
+        if (same_text(template->name, life->name) && same_text(template->dtype, life->dtype) &&
+            same_text(template->collective, life->kind) && same_shape(template->shape, life->shape))
+            return template;
     }
     return NULL;
 }
@@ -123,7 +145,7 @@ static Template *made_of(PyObject *rendered) {
 
 /* Keep what was rendered (a reference that is taken over, or NULL after an error). */
 static Template *keep(Templates *templates, PyObject *rendered, int kind, Py_hash_t hash, PyObject *name,
-                      PyObject *about, int64_t number, int64_t nbytes) {
+                      PyObject *about, int64_t number) {
     Template *template = rendered ? made_of(rendered) : NULL;
     Py_XDECREF(rendered);
     if (!template) return NULL;
@@ -132,7 +154,6 @@ static Template *keep(Templates *templates, PyObject *rendered, int kind, Py_has
     template->name = Py_NewRef(name);
     template->about = Py_XNewRef(about);
     template->number = number;
-    template->nbytes = nbytes;
     if (templates->count >= MOST_TEMPLATES) retire(templates);
     Template **place = bucket(templates, hash, number, kind);
     template->next = *place;
@@ -144,27 +165,32 @@ static Template *keep(Templates *templates, PyObject *rendered, int kind, Py_has
 Template *template_of_span(Templates *templates, PyObject *format, PyObject *name, PyObject *category, int64_t tid) {
     Py_hash_t hash = PyObject_Hash(name);
     if (hash == -1) return NULL;
-    Template *found = find(*bucket(templates, hash, tid, OF_SPAN), OF_SPAN, hash, name, category, tid, 0);
+    Template *found = find(*bucket(templates, hash, tid, OF_SPAN), OF_SPAN, hash, name, category, tid);
     if (found) return found;
     PyObject *rendered = PyObject_CallMethod(format, "render_span", "OOL", name, category, (long long)tid);
-    return keep(templates, rendered, OF_SPAN, hash, name, category, tid, 0);
+    return keep(templates, rendered, OF_SPAN, hash, name, category, tid);
 }
 
 Template *template_of_counter(Templates *templates, PyObject *format, PyObject *name) {
     Py_hash_t hash = PyObject_Hash(name);
     if (hash == -1) return NULL;
-    Template *found = find(*bucket(templates, hash, 0, OF_COUNTER), OF_COUNTER, hash, name, NULL, 0, 0);
+    Template *found = find(*bucket(templates, hash, 0, OF_COUNTER), OF_COUNTER, hash, name, NULL, 0);
     if (found) return found;
     PyObject *rendered = PyObject_CallMethod(format, "render_counter", "O", name);
-    return keep(templates, rendered, OF_COUNTER, hash, name, NULL, 0, 0);
+    return keep(templates, rendered, OF_COUNTER, hash, name, NULL, 0);
 }
 
 Template *template_of_life(Templates *templates, PyObject *format, Life *life, int64_t process_set) {
     Py_hash_t hash = PyObject_Hash(life->name);
     if (hash == -1) return NULL;
-    Template *first = *bucket(templates, hash, process_set, OF_LIFE);
-    Template *found = find(first, OF_LIFE, hash, life->name, life->call, process_set, life->nbytes);
+    Template *found = find_life(*bucket(templates, hash, process_set, OF_LIFE), hash, life, process_set);
     if (found) return found;
     PyObject *rendered = PyObject_CallMethod(format, "render_life", "OL", (PyObject *)life, (long long)process_set);
-    return keep(templates, rendered, OF_LIFE, hash, life->name, life->call, process_set, life->nbytes);
+    Template *made = keep(templates, rendered, OF_LIFE, hash, life->name, life->call, process_set);
+    if (!made) return NULL;
+    made->nbytes = life->nbytes;
+    made->dtype = Py_NewRef(life->dtype);
+    made->shape = Py_NewRef(life->shape);
+    made->collective = Py_NewRef(life->kind);
+    return made;
 }
