@@ -67,7 +67,9 @@ class LateSteps:
         excess = np.maximum(seen.negotiate_ns - usual, 0.0)
         is_late = excess > np.maximum(LATE_STEP_RATIO * usual, LEAST_RATIO * np.median(seen.step_ns))
         count = int(is_late.sum())
-        if count < (1 if len(is_late) >= ENOUGH_STEPS else MIN_LATE_OF_FEW) or count > MAX_LATE_STEPS_RATIO * len(is_late):
+        if count < (1 if len(is_late) >= ENOUGH_STEPS else MIN_LATE_OF_FEW) or count > MAX_LATE_STEPS_RATIO * len(
+            is_late
+        ):
             return []
         late_ns = np.where(is_late, excess, 0.0)
         gain = seen.ratio(late_ns)

@@ -28,6 +28,8 @@ _FIRST_WAIT_S: Final = 0.25
 _LONGEST_WAIT_S: Final = 5.0
 #: Another run's bytes under our name, as often in a row, are no coincidence.
 _MOST_CONFLICTS: Final = 8
+#: After so many times in which nothing could be sent, nothing will be.
+_MOST_IDLE: Final = 12
 _UNREADABLE: Final = "what the collector answers makes no sense"
 
 
@@ -226,14 +228,14 @@ class Pusher:
         Raises:
             UsageError: the collector refuses what it is sent.
         """
-        wait_s, trouble, was_over = _FIRST_WAIT_S, "", False
+        wait_s, trouble, was_over, idle = _FIRST_WAIT_S, "", False, 0
         while True:
             over = is_over()
             try:
                 if over and not was_over:
                     self._set_goal()
                 was_over = over
-                self.send_new(is_last=over)
+                idle = 0 if self.send_new(is_last=over) else idle + 1
                 if over and self._is_known:
                     self._is_known = False
                     self._ask_sizes()  # what counts is what it says that it has
@@ -242,6 +244,8 @@ class Pusher:
                 wait_s, trouble = _FIRST_WAIT_S, ""
                 if over and not self.missing():
                     return True
+                if over and idle > _MOST_IDLE:  # what is missing is not in the files any more
+                    return False
             except OSError as error:
                 self._is_known = False
                 reason = str(error) if isinstance(error, WaitError) else f"{error.strerror or error}: {error.filename}"

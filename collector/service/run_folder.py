@@ -18,6 +18,7 @@ MADE_BY: Final = "tlkit.collector"
 SCRATCH: Final = ".tlkit-new-"
 #: So many shards of a run can grow at the same time.
 _LOCKS: Final = 16
+_ZEROS_NBYTES: Final = 65536
 _MAX_MARK_NBYTES: Final = 4 * 1024 * 1024
 
 
@@ -90,6 +91,26 @@ class RunFolder:
             _sync_folder(self.path)
         return written
 
+    def cut_zeros(self, shard: str) -> int:
+        """Cut zero bytes off the end of a shard; returns its size.
+
+        A shard is text.  Where the machine went down before the disk had a piece, some file systems show zeros in its place; that
+        piece was never acknowledged, and its sender has it.
+
+        Raises:
+            OSError: it cannot be cut.
+        """
+        with (self.path / shard).open("rb+", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            while size:
+                start = max(size - _ZEROS_NBYTES, 0)
+                text = os.pread(file.fileno(), size - start, start).rstrip(b"\0")
+                size = start + len(text)
+                if text:
+                    break
+            file.truncate(size)
+        return size
+
     def read(self, shard: str, offset: int, nbytes: int) -> bytes:
         """A part of a shard.
 
@@ -126,7 +147,10 @@ def open_run(path: Path) -> RunFolder | None:
         described: Any = json.loads((path / MARK).read_bytes())
         if described["made_by"] != MADE_BY:
             return None
-        return RunFolder(path, str(described["run_id"]), dict.fromkeys(map(str, described["shards"])))
+        shards = dict.fromkeys(map(str, described["shards"]))
+        if any(Path(name).name != name for name in shards):
+            return None
+        return RunFolder(path, str(described["run_id"]), shards)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

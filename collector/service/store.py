@@ -201,6 +201,10 @@ class ShardStore:
                 raise OffsetError(size)
             start = start_of_before(offset)
             if before and offset and digest_of(run.read(shard, start, offset - start)) != before:
+                if (cut := run.cut_zeros(shard)) < size:
+                    with self._lock:
+                        self.nbytes -= size - cut
+                    raise OffsetError(cut)
                 raise OtherRunError(f"{shard} of the run {path.name} continues otherwise here: it is another run's")
             with self._lock:
                 self._make_room(path.name, len(piece))

@@ -215,6 +215,29 @@ def test_another_run_in_the_same_file_is_another_one_there(tmp_path: Path) -> No
     assert complaints.count("another run begins") == 2
 
 
+def test_a_shard_that_goes_away_is_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there when the end was asked for, and is not any more: the sender ends, and not well."""
+    from tlkit.collector.service import push as push_module
+
+    monkeypatch.setattr(push_module, "POLL_S", 0.0)
+    paths = [tmp_path / "t.json", tmp_path / "t.rank1.json"]
+    for path in paths:
+        path.write_text(shard("ab" * 8, 100))
+    size = paths[1].stat().st_size
+    with collector(tmp_path / "kept") as url:
+        sender = push_module.Pusher([str(paths[0])], url, None, "", lambda _: None)
+        send_new = sender.send_new
+
+        def send_less(*, is_last: bool) -> int:
+            paths[1].unlink(missing_ok=True)
+            return send_new(is_last=is_last)
+
+        monkeypatch.setattr(sender, "send_new", send_less)
+        assert not sender.run_until(lambda: True)
+        assert sender.missing() == {"t.rank1.json": size}
+    assert (tmp_path / "kept" / "t-abababab" / "t.json").read_bytes() == paths[0].read_bytes()
+
+
 def test_a_full_collector_makes_its_senders_wait(tmp_path: Path) -> None:
     """Said at once by the sender, in the collector's log, API and metrics; with more room it goes on by itself."""
     port, kept, path = free_port(), tmp_path / "kept", tmp_path / "t.json"

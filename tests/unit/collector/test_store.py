@@ -160,7 +160,16 @@ def test_only_what_was_received_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"made_by": "me"}', "[" * 5000, '{"made_by": "tlkit.collector", "shards": 3}']
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"made_by": "me"}',
+        "[" * 5000,
+        '{"made_by": "tlkit.collector", "run_id": "", "shards": 3}',
+        '{"made_by": "tlkit.collector", "run_id": "", "shards": ["../x.json"]}',
+    ],
 )
 def test_a_mark_that_is_none_makes_no_run(content: str, tmp_path: Path) -> None:
     """It is somebody's file of that name."""
@@ -242,6 +251,21 @@ def test_what_the_disk_did_not_take_is_not_told_as_kept(tmp_path: Path, monkeypa
         assert store.sizes("r") == {"t.json": 700}
         monkeypatch.setattr(os, "fdatasync", real_sync)
         assert store.append("r", "t.json", 700, b"x" * 300) == 1000
+
+
+def test_zeros_that_a_crash_of_the_machine_leaves_are_sent_again(tmp_path: Path) -> None:
+    """The file system shows a length that the disk has no bytes for; the sender goes on where they begin."""
+    content = head("aa") + b"x" * 500
+    with opened(tmp_path, 1 << 20) as (store, _):
+        store.append("r", "t.json", 0, content)
+        with (tmp_path / "r" / "t.json").open("ab") as file:
+            file.write(bytes(200_000))
+        size = store.sizes("r")["t.json"]
+        with pytest.raises(OffsetError) as raised:
+            store.append("r", "t.json", size, b"y", before=digest_of(b"y" * 4096))
+        assert raised.value.size == len(content)
+        before = digest_of(content)
+        assert store.append("r", "t.json", len(content), b"y", before=before) == len(content) + 1
 
 
 def test_many_runs_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
