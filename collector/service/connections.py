@@ -52,7 +52,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """More of a request."""
-        if self.cycle is not None and self.cycle.response_complete and self.conn.their_state is h11.SEND_BODY:
+        if self._is_discarding:
             self._may_linger_nbytes -= len(data)
             if self._may_linger_nbytes < 0:
                 self.transport.abort()
@@ -62,11 +62,14 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """The answer was given; the next request may come."""
-        super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY:
+        super().on_response_complete()  # which may begin with the next request, if it has come already
+        if self._is_discarding:
             self._expect(LINGER_S)
         elif self.conn.their_state is h11.IDLE:
             self._expect(HEADER_S)
+        else:
+            self.arriving.setdefault(self)
+            self._look()
 
     def pause_writing(self) -> None:
         """The other side does not read."""
@@ -78,11 +81,16 @@ class Connection(H11Protocol):
         super().resume_writing()
         self._set_stalled(is_stalled=False)
 
+    @property
+    def _is_discarding(self) -> bool:
+        """Whether what comes is the rest of a body whose request was answered."""
+        is_answered = self.cycle is not None and self.cycle.response_complete
+        return is_answered and self.conn.their_state is h11.SEND_BODY
+
     def _look(self) -> None:
         """See how far the request has come."""
         state = self.conn.their_state
-        is_answered = self.cycle is not None and self.cycle.response_complete
-        if state is not h11.IDLE and not (state is h11.SEND_BODY and is_answered):
+        if state is not h11.IDLE and not self._is_discarding:
             self._set_deadline(None)  # of the body, the application's side takes care
         if state in {h11.DONE, h11.MUST_CLOSE}:
             self.arriving.pop(self, None)

@@ -135,6 +135,22 @@ def test_expecting_senders_are_refused_before_they_send(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(LIMIT_S)
+def test_a_slow_body_behind_another_request_is_waited_for(tmp_path: Path) -> None:
+    """It came with the request before it, and is no rest of that one's."""
+    with collecting(tmp_path / "kept") as server:
+        address = ("127.0.0.1", server.port)
+        with socket.create_connection(address, timeout=30) as connection, connection.makefile("rb") as answers:
+            common = b"HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer sesame\r\n"
+            put = b"PUT /v1/runs/a/shards/t.json?offset=0 " + common + b"Content-Length: 5\r\n\r\nab"
+            connection.sendall(b"GET /healthz " + common + b"\r\n" + put)
+            assert answers.readline().startswith(b"HTTP/1.1 200")
+            time.sleep(3)
+            connection.sendall(b"cde")
+            assert any(line.startswith(b"HTTP/1.1 200") for line in iter(answers.readline, b""))
+    assert (tmp_path / "kept" / "a" / "t.json").read_bytes() == b"abcde"
+
+
+@pytest.mark.timeout(LIMIT_S)
 def test_headers_have_a_limit(tmp_path: Path) -> None:
     """One line without an end, and many lines."""
     with collecting(tmp_path / "kept") as server:
