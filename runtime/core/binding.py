@@ -10,18 +10,10 @@ from typing import Any, Protocol
 
 from .config import Config
 from .control.messages import Request
+from .job_store import JobStore
+from .meeting_places import Board
 from .topology import Launched
 from .work import Batch, Buffer, Entry
-
-
-class Store(Protocol):
-    """Key-value store of a job, by which ranks find each other.  `get` waits until somebody has set the key."""
-
-    def set(self, key: str, value: str, /) -> None:
-        """Set a key."""
-
-    def get(self, key: str, /) -> bytes:
-        """The value of a key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,18 +87,15 @@ class Binding(Protocol):
             RuntimeFailure: there is none, or it has other ranks.
         """
 
-    def open_store(self, launched: Launched, timeout_s: float, communicator: Any) -> Store:
-        """A store shared by all ranks of the job, empty at each initialisation.
+    def open_board(self, launched: Launched, timeout_s: float) -> Board:
+        """The store at MASTER_ADDR and MASTER_PORT, which anybody can read and write.
 
         Raises:
-            RuntimeFailure: the ranks cannot meet.
+            RuntimeFailure: it cannot be reached.
         """
 
-    def part_of_store(self, store: Any, prefix: str) -> Store:
-        """A store of its own within `store`."""
-
-    def met(self, launched: Launched) -> None:
-        """All ranks have met: what has led them to each other is not needed any more."""
+    def part_of_store(self, store: JobStore, prefix: str, timeout_s: float) -> Any:
+        """A part of the job's store, as the framework's transports use it."""
 
     def connect(self, place: Place, transports: Mapping[str, str], hosts: tuple[str, ...] | None) -> Group:
         """Connect the ranks of a process set.

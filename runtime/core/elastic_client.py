@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...timeline.errors import RuntimeFailure
+from .connections import connect_within_host, socket_path
+from .handshake import SECRET_VARIABLE, Caller, NotOfThisJob, Proof, Purpose, introduce
 
 ADDRESS: Final = "TLKIT_ELASTIC_ADDRESS"
-TOKEN: Final = "TLKIT_ELASTIC_TOKEN"  # noqa: S105  the variable's name
 WORKER: Final = "TLKIT_ELASTIC_WORKER"
 ROUND: Final = "TLKIT_ELASTIC_ROUND"
+
+#: How the address of a launcher on the same host begins, and what its proof is for.
+WITHIN_HOST: Final = "unix:"
+REALM: Final = "launcher"
+
+_PROOF_TIMEOUT_S: Final = 30.0
 
 _LEFT_BEHIND: Final = (
     "this rank lost the others in training, and meanwhile some of them have finished: it cannot go on without them, and "
@@ -54,13 +61,21 @@ def check_in() -> None:
 
 
 def _ask(question: dict[str, Any]) -> dict[str, Any]:
-    host, _, port = os.environ[ADDRESS].rpartition(":")
-    question |= {"token": os.environ.get(TOKEN, ""), "worker": int(os.environ.get(WORKER, "-1"))}
+    address = os.environ[ADDRESS]
     try:
-        with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
+        with _call(address) as connection:
+            proof = Proof.of(os.environ.get(SECRET_VARIABLE, ""), address, REALM)
+            introduce(connection, proof, Purpose.LAUNCHER, Caller(int(os.environ.get(WORKER, "-1"))), _PROOF_TIMEOUT_S)
+            connection.settimeout(_TIMEOUT_S)
             connection.sendall(json.dumps(question).encode() + b"\n")
-            line = connection.makefile("rb").readline()
-            answer: dict[str, Any] = json.loads(line)
-    except (OSError, ValueError) as error:
-        raise RuntimeFailure(f"tl-run does not answer at {host}:{port}: {error}; it may have been ended") from error
+            answer: dict[str, Any] = json.loads(connection.makefile("rb").readline())
+    except (OSError, ValueError, NotOfThisJob) as error:
+        raise RuntimeFailure(f"tl-run does not answer at {address}: {error}; it may have been ended") from error
     return answer
+
+
+def _call(address: str) -> socket.socket:
+    if address.startswith(WITHIN_HOST):
+        return connect_within_host(socket_path(address))
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=_PROOF_TIMEOUT_S)

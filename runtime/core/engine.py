@@ -18,7 +18,7 @@ from ...timeline.shard_writer import ShardWriter
 from ...timeline.vocabulary import SYNCHRONIZE, Category
 from . import calls, elastic_client, logs
 from .addresses import own_address
-from .binding import Binding, Group, Place, Store
+from .binding import Binding, Group, Place
 from .config import Config, warn_of_ineffective
 from .control.clock_sync import SAME_CLOCK, ClockFollower, ClockOffset, measure
 from .control.coordinator import Coordinator
@@ -28,7 +28,8 @@ from .control.messages import ClockOffset as ClockOffsetMessage
 from .control.messages import Request
 from .control.service import ControlPlane
 from .executor import Executor
-from .meeting import Wanted, meet
+from .meeting import Joined, Wanted, meet
+from .meeting_places import find_place
 from .shard_header import Run, shard_header
 from .topology import Launched, Topology, launched_from, read_launched
 from .waits import describe, describe_executed
@@ -74,14 +75,30 @@ class Engine:
         if "mpi" in self.transports.values() and communicator is None and launched.size > 1:
             communicator = binding.world(launched.size, launched.rank)
         self._communicator = communicator
-        store = binding.open_store(launched, config.start_timeout_s, communicator)
-        joined = meet(store, launched, config, wanted)
-        welcome = joined.welcome
+        place = None
+        if launched.size > 1:
+            place = find_place(
+                launched,
+                config.start_timeout_s,
+                communicator,
+                lambda: binding.open_board(launched, config.start_timeout_s),
+            )
+        joined = meet(place, launched, config, wanted)
+        try:
+            self._begin(launched, joined)
+        except BaseException:
+            joined.close()
+            raise
+
+    def _begin(self, launched: Launched, joined: Joined) -> None:
+        """Connect what moves the bytes, and start the control plane."""
+        binding, config, welcome = self._binding, self.config, joined.welcome
         self.hosts = tuple(welcome.hosts)
         self.topology = Topology.build(launched, self.hosts, tuple(welcome.local_ranks))
-        binding.met(launched)
         self._welcome = welcome
-        self._store: Store | None = store
+        self._store = joined.store
+        self.seal = joined.seal
+        """Marks what the ranks send each other as pickles."""
         self._opened = 0
         self._address = own_address(launched.master_address) if len(set(self.hosts)) > 1 else ""
         self.join_device: Any = "cpu"
@@ -132,12 +149,13 @@ class Engine:
         if self.topology.rank not in ranks:
             return None
         hosts = tuple(self.hosts[rank] for rank in ranks)
+        timeout_s = max(self.config.gloo_timeout_s, 1.0)
         place = Place(
-            store=self._binding.part_of_store(self._store, f"set/{self._opened}"),
+            store=self._binding.part_of_store(self._store, f"set/{self._opened}", timeout_s),
             ranks=tuple(ranks),
             rank=list(ranks).index(self.topology.rank),
             number=self._opened,
-            timeout_s=max(self.config.gloo_timeout_s, 1.0),
+            timeout_s=timeout_s,
             interface=self.config.gloo_interface,
             address=self._address,
             loopback=len(set(self.hosts)) == 1,
@@ -284,8 +302,7 @@ class Engine:
             recorder.stop_timeline()
             recorder.stop_nvtx()
             self._executor.groups.clear()
-            # Rank 0's store listens at an address that the next `init` will want.
-            self._store = None
+            self._store.close()
 
     def _close_groups(self, *, together: bool) -> None:
         for _, group in sorted(self._executor.groups.items()):

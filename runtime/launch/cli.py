@@ -22,7 +22,7 @@ from .placement import (
     Slot,
     check_reachable,
     environments,
-    free_port,
+    free_ports,
     master_address,
     place,
     remote_shell,
@@ -139,7 +139,8 @@ def _start(
         return _run_mpi(arguments, command, hosts, inherited, settings)
     slots = place(hosts or [("localhost", arguments.np)], arguments.np)
     address = _network_address(arguments) or master_address(slots)
-    made = environments(slots, inherited, settings, address, free_port(here=slots[0].is_local))
+    port, meeting_port = free_ports(here=slots[0].is_local)
+    made = environments(slots, inherited, settings, address, port, meeting_port=meeting_port)
     if arguments.verbose:
         _describe(command, settings, made[0])
     return _supervise(arguments, command, made, slots)

@@ -1,15 +1,15 @@
 """`tl-run --min-np`: a job whose ranks come and go.
 
-Workers ask this process who they are (runtime/core/elastic_client.py), over a connection to this machine with a token from
-their environment.  When one is lost or hosts change, all that are left check in again and get new ranks.
+Workers ask this process who they are (runtime/core/elastic_client.py), over a connection that has proved itself
+(reception.py).  When one is lost or hosts change, all that are left check in again and get new ranks.
 """
 
 import argparse
-import hmac
 import json
 import os
 import random
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,8 +22,12 @@ from typing import Any, Final
 
 from ...timeline.errors import UsageError
 from ..core import elastic_client
+from ..core.door import Guest
+from ..core.handshake import SECRET_VARIABLE
 from .hosts import is_local, parse_hosts
-from .placement import LOOPBACK, environments, free_port, place
+from .placement import environments, free_ports, master_address, place, remote_shell, remote_starter
+from .reception import Reception
+from .remote import describe_rank
 from .roster import Member, Roster
 from .workers import Rank, Workers
 
@@ -62,7 +66,8 @@ class ElasticJob:
         self._cooldown_s = tuple(map(float, arguments.blacklist_cooldown_range or _COOLDOWN_S))
         self._deaths: dict[str, int] = {}
         self._workers = Workers(output_folder=arguments.output_filename, prefix_timestamp=arguments.prefix_timestamp)
-        self._token = secrets.token_hex(16)
+        self._secret = secrets.token_hex(32)
+        self._ssh = arguments.ssh_port, arguments.ssh_identity_file
         self._run_id = secrets.token_hex(8)
         self._lock = threading.RLock()
         self._waiting: dict[int, socket.socket] = {}
@@ -85,14 +90,12 @@ class ElasticJob:
         """Run the job to its end; returns its exit status."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda received, _: self._workers.stop(received))
-        listener = socket.create_server((LOOPBACK, 0), backlog=1024)
-        self._address = f"{LOOPBACK}:{listener.getsockname()[1]}"
-        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+        self._reception = Reception(self._secret, self._run_id, self._hear)
         try:
             return self._loop()
         finally:
             self._workers.end_all()
-            listener.close()
+            self._reception.close()
 
     def _loop(self) -> int:
         self._discover(first=True)
@@ -203,9 +206,6 @@ class ElasticJob:
     def _start_workers(self) -> None:
         self._roster.wait_for_hosts(time.monotonic())
         for host in self._roster.vacancies(time.monotonic()):
-            if not is_local(host):
-                print(f"tl-run: {host} is left out: elastic ranks are started on this machine only", file=sys.stderr)
-                continue
             number = self._started
             self._started += 1
             environment = {
@@ -215,12 +215,19 @@ class ElasticJob:
                 "HOROVOD_HOSTNAME": host,
                 "TLKIT_RUN_ID": self._run_id,
                 "PYTHONUNBUFFERED": "1",
-                elastic_client.ADDRESS: self._address,
-                elastic_client.TOKEN: self._token,
+                elastic_client.ADDRESS: self._reception.address_for(host),
                 elastic_client.WORKER: str(number),
+                SECRET_VARIABLE: self._secret,
             }
-            self._workers.add(number, Rank(self._command, environment, label=number))
+            self._workers.add(number, self._worker(number, host, environment))
             self._roster.add(number, host)
+
+    def _worker(self, number: int, host: str, environment: Mapping[str, str]) -> Rank:
+        if is_local(host):
+            return Rank(self._command, environment, label=number)
+        shell = remote_shell(host, *self._ssh)
+        line = [*shell, *map(shlex.quote, remote_starter())]
+        return Rank(line, os.environ, label=number, said=describe_rank(self._command, environment))
 
     def _end_unwanted(self) -> None:
         """Workers whose host is gone end when they check in; one that never does is ended after a while by its loss of peers."""
@@ -244,7 +251,9 @@ class ElasticJob:
         for member in ordered:
             counts[member.host] = counts.get(member.host, 0) + 1
         slots = place(list(counts.items()), len(ordered))
-        made = environments(slots, {}, {}, LOOPBACK, free_port(here=True))
+        port, meeting_port = free_ports(here=slots[0].is_local)
+        address = master_address(slots)
+        made = environments(slots, {}, {}, address, port, meeting_port=meeting_port, secret=self._secret)
         for member, environment in zip(ordered, made, strict=True):
             environment[elastic_client.ROUND] = str(self._roster.round)
             environment["HOROVOD_HOSTNAME"] = member.host
@@ -259,33 +268,14 @@ class ElasticJob:
             with connection, suppress(OSError):
                 connection.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
-
-    def _hear(self, connection: socket.socket) -> None:
-        connection.settimeout(10.0)
-        try:
-            with connection.makefile("rb") as file:
-                question = json.loads(file.readline(4096))
-            token, number = str(question["token"]), int(question["worker"])
-        except (OSError, ValueError, KeyError, TypeError):
-            connection.close()
-            return
-        if not hmac.compare_digest(token.encode(), self._token.encode()):
-            connection.close()
-            return
+    def _hear(self, number: int, question: Mapping[str, Any], guest: Guest) -> None:
         with self._lock:
             if question.get("ask") == "assignment":
-                self._waiting[number] = connection
+                self._waiting[number] = guest.connection
                 self._roster.check_in(number)
                 return
             changed = self._roster.has_changed
-        with connection, suppress(OSError):
+        with guest.connection as connection, suppress(OSError):
             connection.sendall(json.dumps({"changed": changed}).encode() + b"\n")
 
 

@@ -1,6 +1,7 @@
 """`tl-run --mpi`: the ranks are started by mpirun."""
 
 import os
+import secrets
 import shlex
 import shutil
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...timeline.errors import UsageError
+from ..core.handshake import SECRET_VARIABLE
 
 #: Variables that the ranks need on other hosts, too.
 _PASSED_ON = ("HOROVOD_", "TLKIT_", "NCCL_", "OMP_", "PYTHON", "PATH", "LD_LIBRARY_PATH", "NVTX_", "CUDA_")
@@ -67,6 +69,7 @@ def mpirun_environment(inherited: Mapping[str, str], settings: Mapping[str, str]
     environment.setdefault("HOROVOD_CPU_OPERATIONS", "mpi")
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     environment.setdefault("PYTHONUNBUFFERED", "1")
+    environment[SECRET_VARIABLE] = secrets.token_hex(32)
     if os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return environment

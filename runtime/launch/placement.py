@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...timeline.errors import UsageError
+from ..core.handshake import SECRET_VARIABLE
 from .hosts import is_local
 
 LOOPBACK: Final = "127.0.0.1"
@@ -95,12 +96,25 @@ def address_towards(host: str) -> str:
 
 
 def environments(
-    slots: Sequence[Slot], inherited: Mapping[str, str], settings: Mapping[str, str], address: str, port: int
+    slots: Sequence[Slot],
+    inherited: Mapping[str, str],
+    settings: Mapping[str, str],
+    address: str,
+    port: int,
+    *,
+    meeting_port: int | None = None,
+    secret: str = "",
 ) -> list[dict[str, str]]:
     """The environment of every rank: Horovod's names, and torchrun's, so that plain torch.distributed scripts run too.
 
     What the launcher knows wins over what was inherited: a stale HOROVOD_RANK must not make every rank the same.
+
+    Args:
+        port: for a store of torch.distributed, if the script wants one.
+        meeting_port: where our rank 0 listens if the ranks are on several hosts; None for the same port.
+        secret: of the job, "" for a new one.
     """
+    secret = secret or secrets.token_hex(32)
     run_id = secrets.token_hex(8)
     made = []
     for slot in slots:
@@ -119,7 +133,7 @@ def environments(
             "HOROVOD_HOSTNAME": "localhost" if slot.is_local and address == LOOPBACK else slot.host,
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(meeting_port or port),
             "RANK": str(slot.rank),
             "WORLD_SIZE": str(len(slots)),
             "LOCAL_RANK": str(slot.local_rank),
@@ -127,27 +141,29 @@ def environments(
             "MASTER_ADDR": address,
             "MASTER_PORT": str(port),
             "TLKIT_RUN_ID": run_id,
+            SECRET_VARIABLE: secret,
             "PYTHONUNBUFFERED": "1",
         }
         made.append(environment)
     return made
 
 
-def free_port(*, here: bool) -> int:
-    """A port for rank 0 to listen at.
+def free_ports(*, here: bool) -> tuple[int, int]:
+    """Two ports for rank 0 to listen at.
 
-    Somebody else could take it before rank 0 does; the kernel hands out ports in an order that makes this unlikely, and
+    Somebody else could take one before rank 0 does; the kernel hands out ports in an order that makes this unlikely, and
     rank 0 says so clearly if it happens.
 
     Args:
         here: whether rank 0 runs on this machine; elsewhere one can only guess.
     """
     if not here:
-        return 20000 + secrets.randbelow(12000)
-    with socket.socket() as listener:
-        listener.bind((LOOPBACK, 0))
-        port: int = listener.getsockname()[1]
-        return port
+        first = 20000 + 2 * secrets.randbelow(6000)
+        return first, first + 1
+    with socket.socket() as one, socket.socket() as other:
+        one.bind((LOOPBACK, 0))
+        other.bind((LOOPBACK, 0))
+        return one.getsockname()[1], other.getsockname()[1]
 
 
 def remote_shell(host: str, ssh_port: int | None, ssh_identity: str | None) -> list[str]:
@@ -167,6 +183,8 @@ def remote_shell(host: str, ssh_port: int | None, ssh_identity: str | None) -> l
         "StrictHostKeyChecking=no",
         "-o",
         "ServerAliveInterval=15",
+        "-o",
+        "ConnectTimeout=10",
     ]
     if ssh_port:
         command += ["-p", str(ssh_port)]

@@ -1,7 +1,6 @@
 """Getting all ranks to the same state: parameters, optimizer state, objects."""
 
 import collections.abc
-import io
 import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from ..core.calls import calling
 from ..core.process_sets import ProcessSet, global_process_set
 from . import priming
+from .basics import require_engine
 from .mpi_ops import allgather_async, broadcast_async_
 from .submission import synchronize, wait_for_all
 
@@ -73,28 +73,39 @@ def broadcast_object(
     is_root = global_process_set.rank() == root_rank
     payload = torch.empty(0, dtype=torch.uint8, device="cpu")
     if is_root:
-        payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+        payload = _sealed(obj)
     length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
     with calling("object"):
         synchronize(broadcast_async_(length, root_rank, f"{name}.sz", process_set))
         if not is_root:
             payload = torch.empty(int(length.item()), dtype=torch.uint8, device="cpu")
         synchronize(broadcast_async_(payload, root_rank, f"{name}.t", process_set))
-    return obj if is_root else pickle.load(io.BytesIO(payload.numpy().tobytes()))  # noqa: S301  see the docstring
+    return obj if is_root else _opened(payload)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Every rank's object, in rank order.  The ranks of a job trust each other: they travel as pickles."""
     name = name or "object"
-    payload = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    payload = _sealed(obj)
     length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
     with calling("object"):
         sizes = synchronize(allgather_async(length, f"{name}.sz", process_set)).tolist()
         gathered = synchronize(allgather_async(payload, f"{name}.t", process_set))
-    return [
-        pickle.loads(piece.numpy().tobytes())  # noqa: S301  see the docstring
-        for piece in gathered.split(sizes)
-    ]
+    return [_opened(piece) for piece in gathered.split(sizes)]
+
+
+def _sealed(obj: Any) -> torch.Tensor:
+    """An object as a pickle, with the job's seal: what moves the bytes does not ask whose they are."""
+    return torch.frombuffer(bytearray(require_engine().seal.close(pickle.dumps(obj))), dtype=torch.uint8)
+
+
+def _opened(payload: torch.Tensor) -> Any:
+    """The object of another rank.
+
+    Raises:
+        HorovodInternalError: no rank of this job has sent it.
+    """
+    return pickle.loads(require_engine().seal.open(payload.numpy().data))  # noqa: S301  a rank of this job made it
 
 
 class _TensorSlot:

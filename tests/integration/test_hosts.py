@@ -135,6 +135,86 @@ def test_a_host_that_does_not_answer_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_ranks_that_others_start_need_a_secret_across_hosts(hosts: tuple[str, str]) -> None:
+    """Without one, one sentence says what to set; with different ones they do not meet."""
+    script = "import horovod.torch as hvd; hvd.init(); print(hvd.size()); hvd.shutdown()"
+
+    def run(*secrets: str) -> list[tuple[int, str]]:
+        processes = []
+        for rank, (address, secret) in enumerate(zip(hosts, secrets, strict=True)):
+            environment = {
+                **_environment(), "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                "MASTER_ADDR": hosts[0], "MASTER_PORT": "29872", "TLKIT_JOB_SECRET": secret, "HOROVOD_START_TIMEOUT": "5",
+                "HOROVOD_HOSTNAME": address,
+            }  # fmt: skip
+            command = ["ip", "netns", "exec", f"tlkit-{address}", sys.executable, "-c", script]
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    cwd=REPOSITORY,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+        said = [process.communicate(timeout=60)[0] for process in processes]
+        return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
+
+    assert [(code, text[-2:]) for code, text in run("one", "one")] == [(0, "2\n"), (0, "2\n")]
+    for code, text in run("", ""):
+        assert code == 1
+        assert "set TLKIT_JOB_SECRET to the same random text on all of them" in text
+    (_, first), (_, second) = run("one", "another")
+    assert "ranks [1] did not connect within 5 s" in first
+    assert "rank 1 and rank 0 do not know each other" in second
+
+
+def test_elastic_ranks_are_started_on_other_hosts(hosts: tuple[str, str], tmp_path: Path) -> None:
+    """And leave when their host is gone."""
+    script = tmp_path / "train.py"
+    script.write_text("""
+import os, sys, time
+import torch
+import horovod.torch as hvd
+hvd.init()
+@hvd.elastic.run
+def train(state):
+    while state.step < 100:
+        total = hvd.allreduce(torch.ones(3), op=hvd.Sum)[0].item()
+        sys.stdout.write(f"STEP {total} {hvd.cross_size()}\\n")
+        sys.stdout.flush()
+        state.step += 1
+        time.sleep(0.05)
+        state.commit()
+train(hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, step=0))
+""")
+    first, second = hosts
+    listed = tmp_path / "hosts"
+    listed.write_text(f"{first}:2\n{second}:1\n")
+    discover = tmp_path / "discover.sh"
+    discover.write_text(f"#!/bin/sh\ncat {listed}\n")
+    discover.chmod(0o755)
+    # The launcher is on the first host itself: workers there ask it by its Unix socket, those of the second by TCP.
+    command = ["ip", "netns", "exec", f"tlkit-{first}", *TL_RUN, "-np", "3", "--min-np", "1"]
+    command += ["--host-discovery-script", str(discover), sys.executable, str(script)]
+    log = (tmp_path / "stderr").open("w")
+    launcher = subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, stderr=log, text=True)
+    assert launcher.stdout is not None
+    seen = []
+    for line in launcher.stdout:
+        if "STEP" in line:
+            seen.append(tuple(map(float, line.partition("STEP ")[2].split())))
+            if seen[-1] == (3.0, 2.0):
+                listed.write_text(f"{first}:2\n")
+    launcher.stdout.close()
+    log.close()
+
+    assert launcher.wait(60) == 0, (tmp_path / "stderr").read_text()
+    assert seen[-1] == (2.0, 1.0)
+    assert (3.0, 2.0) in seen
+
+
 def test_clocks_that_are_apart_are_brought_together(hosts: tuple[str, str], tmp_path: Path) -> None:
     """Rank 1's monotonic clock is 5,000 s ahead, in a time namespace: the runtime measures that, and the collectives tell it as well."""
     probe = subprocess.run(["unshare", "-T", "--monotonic", "5000", "true"], capture_output=True, check=False)
@@ -159,6 +239,7 @@ hvd.shutdown()
         environment = {
             **_environment(), "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
             "MASTER_ADDR": hosts[0], "MASTER_PORT": "29871", "HOROVOD_HOSTNAME": address, "HOROVOD_TIMELINE": str(timeline),
+            "TLKIT_JOB_SECRET": "known to both",
         }  # fmt: skip
         apart = ["unshare", "-T", "--monotonic", "5000", "--fork"] if rank else []
         command = ["ip", "netns", "exec", f"tlkit-{address}", *apart, sys.executable, "-c", script]

@@ -112,7 +112,7 @@ class Coordinator:
         self.receipts.note(rank, message.done)
         times = None
         if message.times:
-            times = np.frombuffer(message.times, np.int64) + offset_ns
+            times = np.frombuffer(message.times, "<i8") + offset_ns
         position = len(message.fresh)
         for number, ranges in message.known.items():
             count = sum(ranges[1::2])

@@ -4,6 +4,7 @@ Like the coordinator a state machine without sockets.  `submit` is called by the
 control plane.
 """
 
+import sys
 import threading
 from array import array
 from collections import deque
@@ -158,6 +159,8 @@ class Member:
             times.extend(fresh_ns)
             for of_set in known_ns.values():
                 times.extend(of_set)
+        if sys.byteorder == "big":
+            times.byteswap()
         return Ready(fresh, {number: to_ranges(ids) for number, ids in known.items()}, times.tobytes(), done)
 
     def receive(self, work: Work) -> list[tuple[Response, list["Entry"]]]:

@@ -41,9 +41,8 @@ ENDS_MESSAGE: Final = frozenset({"join", "add_process_set", "remove_process_set"
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
-    """First message of a rank."""
+    """First message of a rank, which has proved before that it belongs to the job (handshake.py)."""
 
-    token: str
     rank: int
     host: str
     boot_id: str
@@ -65,6 +64,10 @@ class Welcome(msgspec.Struct, tag="welcome", array_like=True):
     """Ranks of the process sets 1, 2 and so on."""
     error: str = ""
     """Why there is nothing to join."""
+    boot_id: str = ""
+    """Of rank 0's kernel."""
+    key: bytes = b""
+    """Of this start of the job: with it the ranks mark what they send each other as pickles (sealing.py)."""
 
 
 class ClockPing(msgspec.Struct, tag="ping", array_like=True):
@@ -97,7 +100,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
     known: dict[int, list[int]]
     """Requests that the coordinator has seen from this rank before: by process set, as ranges of ids (`to_ranges`)."""
     times: bytes = b""
-    """When each was submitted, fresh ones first, on this rank's clock (int64, ns, native order); empty without a timeline."""
+    """When each was submitted, fresh ones first, on this rank's clock (int64, ns, little-endian); empty without a timeline."""
     done: int = 0
     """How many responses this rank has executed, of all that it was ever told."""
 

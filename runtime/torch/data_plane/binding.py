@@ -7,12 +7,13 @@ from typing import Any, Final
 import torch
 
 # torch.distributed hands it on without exporting it, which type checkers refuse.
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore
 
 from ... import instrument
 from ...core.binding import Place
 from ...core.config import Config
 from ...core.control.messages import Request
+from ...core.job_store import JobStore
 from ...core.operations import ReduceOp
 from ...core.topology import Launched
 from ...core.work import Batch, Entry
@@ -42,6 +43,7 @@ class TorchBinding:
 
     def __init__(self) -> None:
         self._buffers = FusionBuffers()
+        self._stores: list[rendezvous.RankStore] = []
 
     @property
     def device(self) -> str:
@@ -64,17 +66,16 @@ class TorchBinding:
         """See `Binding`."""
         return transports.mpi.world(size, rank)
 
-    def open_store(self, launched: Launched, timeout_s: float, communicator: Any) -> Store:
+    def open_board(self, launched: Launched, timeout_s: float) -> rendezvous.OpenBoard:
         """See `Binding`."""
-        return rendezvous.open_store(launched, timeout_s, communicator)
+        return rendezvous.OpenBoard(launched, timeout_s)
 
-    def part_of_store(self, store: Any, prefix: str) -> Store:
+    def part_of_store(self, store: JobStore, prefix: str, timeout_s: float) -> PrefixStore:
         """See `Binding`."""
-        return PrefixStore(prefix, store)
-
-    def met(self, launched: Launched) -> None:
-        """See `Binding`."""
-        rendezvous.remove_job_file(launched)
+        own = rendezvous.RankStore(store, timeout_s)
+        # The transports hold it from C++, where nothing keeps the Python half alive.
+        self._stores.append(own)
+        return PrefixStore(prefix, own)
 
     def connect(self, place: Place, names: Mapping[str, str], hosts: tuple[str, ...] | None) -> transports.Group:
         """See `Binding`."""
