@@ -7,13 +7,53 @@ and continue; when hosts were added or removed they meet anew at the next commit
 import copy
 import functools
 import logging
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from enum import IntEnum
+from typing import Any, Final
 
 from . import elastic_client, engine
 from .errors import HorovodInternalError, HostsUpdatedInterrupt
 
 _log = logging.getLogger("tlkit.runtime")
+
+
+class HostUpdateResult(IntEnum):
+    """What has happened to the hosts, as listeners hear it."""
+
+    NO_UPDATE = 0
+    REMOVED = 1
+    ADDED = 2
+    MIXED = 3
+
+
+class WorkerNotificationManager:
+    """Tells who wants to know that hosts were added or removed: on every rank, just before training is interrupted for it."""
+
+    def __init__(self) -> None:
+        """Begin without listeners."""
+        self._listeners: list[Any] = []
+
+    def init(self, *_: object, **__: object) -> None:
+        """Horovod opens a connection here; ours is asked at each commit (elastic_client.py)."""
+
+    def register_listener(self, listener: Any) -> None:
+        """Call `listener.on_hosts_updated(timestamp, result)` from now on."""
+        if listener not in self._listeners:
+            self._listeners.append(listener)
+
+    def remove_listener(self, listener: Any) -> None:
+        """Do not call it any more."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Tell all."""
+        for listener in tuple(self._listeners):
+            listener.on_hosts_updated(timestamp, update_res)
+
+
+notification_manager: Final = WorkerNotificationManager()
 
 
 class State:
@@ -29,6 +69,15 @@ class State:
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._reset_callbacks: list[Callable[[], Any]] = []
+        self._was_notified = False
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Somebody else than `tl-run` knows that hosts were added or removed: the next `check_host_updates` says so.
+
+        On rank 0 of an elastic job, whose word counts for all; elsewhere for this process alone.
+        """
+        del timestamp, update_res
+        self._was_notified = True
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
         """Call these after the ranks have met anew, to adapt what depends on their number."""
@@ -55,10 +104,14 @@ class State:
         Raises:
             HostsUpdatedInterrupt: they were; on all ranks together, since rank 0 decides for all.
         """
-        if not elastic_client.is_elastic():
-            return
-        pending = elastic_client.hosts_have_changed() if self._rank() == 0 else False
-        if self._bcast_object(pending, name="elastic.hosts_have_changed"):
+        pending, self._was_notified = self._was_notified, False
+        if elastic_client.is_elastic():
+            if self._rank() == 0 and not pending:
+                pending = elastic_client.hosts_have_changed()
+            pending = self._bcast_object(pending, name="elastic.hosts_have_changed")
+        if pending:
+            notification_manager.handle_hosts_updated(time.time(), HostUpdateResult.MIXED)
+            self._was_notified = False
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:

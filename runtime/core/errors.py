@@ -20,7 +20,19 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """The extension was built for another version of the framework.  Never raised here; scripts import the name."""
+    """Something is of another version than what is installed.  Only raised by what scripts import from `horovod.common.util`."""
+
+    def __init__(self, name: str, version: str, installed_version: str | None) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.version = version
+        self.installed_version = installed_version
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str | None) -> str:
+    """The sentence for a framework that is of another version than the one installed."""
+    return (
+        f"{name} {version} runs, and {installed_version or 'another version'} is installed: install one of them again"
+    )
 
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."

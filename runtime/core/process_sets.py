@@ -100,20 +100,24 @@ def register(process_set: ProcessSet, number: int, ranks: Iterable[int]) -> None
     """Give a set its id and ranks."""
     process_set.process_set_id = number
     process_set.ranks = sorted(ranks)
-    _registered.append(process_set)
+    if process_set not in _registered:
+        _registered.append(process_set)
 
 
 def unregister(process_set: ProcessSet) -> None:
-    """Take a set's id: it cannot be used any more."""
-    process_set.process_set_id = None
-    if process_set in _registered:
-        _registered.remove(process_set)
+    """Take a set's id from it, and from all that stand for the same: it cannot be used any more."""
+    number, process_set.process_set_id = process_set.process_set_id, None
+    for each in tuple(_registered):
+        if each is process_set or each.process_set_id == number:
+            each.process_set_id = None
+            _registered.remove(each)
 
 
 def unregister_all() -> None:
     """The runtime has shut down, and with it all sets."""
     for process_set in _registered:
-        unregister(process_set)
+        process_set.process_set_id = None
+    _registered.clear()
 
 
 def get_process_set_ids_and_ranks() -> Mapping[int, list[int]]:

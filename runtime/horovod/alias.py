@@ -8,6 +8,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -24,14 +25,28 @@ _STANDS_FOR: Final = {
     "horovod.torch": f"{_OWN}.torch",
     "horovod.common.exceptions": f"{_OWN}.core.errors",
     "horovod.common.elastic": f"{_OWN}.core.elastic",
-    "horovod.common.process_sets": f"{_OWN}.core.process_sets",
+    "horovod.common.process_sets": f"{_OWN}.horovod.process_sets",
+    "horovod.common.basics": f"{_OWN}.horovod.basics",
     "horovod.common.util": f"{_OWN}.horovod.util",
     "horovod.runner": f"{_OWN}.launch.runner",
-    "horovod.runner.launch": f"{_OWN}.launch.cli",
-    "horovod.__main__": f"{_OWN}.launch.cli",
+    "horovod.runner.launch": f"{_OWN}.horovod.launch",
+    "horovod.runner.elastic.worker": f"{_OWN}.core.elastic",
+    "horovod.runner.common.util.hosts": f"{_OWN}.horovod.hosts",
+    "horovod.runner.common.util.secret": f"{_OWN}.horovod.secret",
+    "horovod.runner.common.util.timeout": f"{_OWN}.horovod.timeout",
+    "horovod.runner.util.threads": f"{_OWN}.horovod.threads",
+    "horovod.__main__": f"{_OWN}.horovod.launch",
 }
-_EMPTY_PACKAGES: Final = ("horovod", "horovod.common")
+_EMPTY_PACKAGES: Final = (
+    "horovod",
+    "horovod.common",
+    "horovod.runner.common",
+    "horovod.runner.common.util",
+    "horovod.runner.elastic",
+    "horovod.runner.util",
+)
 _PACKAGES: Final = ("horovod.torch", "horovod.torch.elastic", "horovod.runner")
+_OTHER_BINDINGS: Final = {"tensorflow", "keras", "mxnet", "spark", "ray", "data"}
 _MARK: Final = "__tlkit_alias__"
 
 
@@ -92,14 +107,33 @@ class HorovodAlias(importlib.abc.MetaPathFinder):
         # Below somebody else's horovod nothing is ours.
         if fullname != "horovod" and not hasattr(sys.modules.get("horovod"), _MARK):
             return None
+        if fullname == "horovod" and importlib.util.find_spec("torch") is None:
+            return None
         if fullname in _EMPTY_PACKAGES:
             return importlib.machinery.ModuleSpec(fullname, _PackageLoader(self), is_package=True)
         own_name = _STANDS_FOR.get(fullname)
         if own_name is None and fullname.startswith("horovod.torch."):
             own_name = f"{_OWN}.torch.{fullname.removeprefix('horovod.torch.')}"
         if own_name is None or importlib.util.find_spec(own_name) is None:
-            return None
+            if _is_only_asked():
+                return None
+            raise ModuleNotFoundError(_missing(fullname), name=fullname)
         return importlib.machinery.ModuleSpec(fullname, _SameModuleLoader(own_name), is_package=fullname in _PACKAGES)
+
+
+def _is_only_asked() -> bool:
+    """Whether somebody asks whether the module is there, with `importlib.util.find_spec`, and does not import it."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") in {__name__, "importlib._bootstrap"}:
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "importlib.util"
+
+
+def _missing(fullname: str) -> str:
+    binding = fullname.split(".")[1]
+    if binding in _OTHER_BINDINGS:
+        return f"tlkit's horovod has no {fullname}: it is for PyTorch (horovod.torch); install Horovod for the rest"
+    return f"tlkit's horovod has no {fullname}"
 
 
 def install() -> HorovodAlias | None:

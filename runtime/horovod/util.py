@@ -1,13 +1,25 @@
 """What scripts import from `horovod.common.util`."""
 
+import importlib.metadata
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import torch
 
+from ..core.errors import HorovodVersionMismatchError, get_version_mismatch_message
+from ..torch.basics import ccl_built as _ccl_built
+from ..torch.basics import cuda_built as _cuda_built
+from ..torch.basics import check_extension, gpu_available, num_rank_is_power_2
+from ..torch.basics import ddl_built as _ddl_built
+from ..torch.basics import rocm_built as _rocm_built
 from ..torch.data_plane import transports
+
+EXTENSIONS: Final = ("torch",)
 
 
 def gloo_built(verbose: bool = False) -> bool:  # noqa: FBT001, FBT002  Horovod's signature
@@ -28,10 +40,28 @@ def nccl_built(verbose: bool = False) -> bool:  # noqa: FBT001, FBT002
     return transports.nccl.is_built()
 
 
-def gpu_available(ext_base_name: str = "torch", verbose: bool = False) -> bool:  # noqa: FBT001, FBT002
-    """Whether there is a GPU."""
-    del ext_base_name, verbose
-    return torch.cuda.is_available()
+def ddl_built(verbose: bool = False) -> bool:  # noqa: FBT001, FBT002
+    """Whether IBM DDL can move the bytes."""
+    del verbose
+    return _ddl_built()
+
+
+def ccl_built(verbose: bool = False) -> bool:  # noqa: FBT001, FBT002
+    """Whether oneCCL can move the bytes."""
+    del verbose
+    return _ccl_built()
+
+
+def cuda_built(verbose: bool = False) -> bool:  # noqa: FBT001, FBT002
+    """Whether tensors on CUDA devices are taken."""
+    del verbose
+    return _cuda_built()
+
+
+def rocm_built(verbose: bool = False) -> bool:  # noqa: FBT001, FBT002
+    """Whether tensors on ROCm devices are taken."""
+    del verbose
+    return _rocm_built()
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:  # noqa: FBT001, FBT002
@@ -40,13 +70,72 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:  # n
     return ext_base_name == "torch"
 
 
-def check_extension(*_: object, **__: object) -> None:
-    """Horovod checks here that it was compiled; there is nothing to compile."""
+def get_ext_suffix() -> str:
+    """How the name of a compiled module ends."""
+    return sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 
-def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether a number of ranks is a power of two, as Adasum needs."""
-    return num_rank != 0 and num_rank & (num_rank - 1) == 0
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """Where Horovod has a compiled module."""
+    return str(Path(pkg_path).parent.joinpath(*args[:-1], args[-1] + get_ext_suffix()))
+
+
+def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
+    """Warn if a framework is not of the version that is installed, as one for which nothing was compiled.
+
+    Args:
+        name: of the framework.
+        version: that it says of itself.
+        exception: what has gone wrong.
+
+    Raises:
+        HorovodVersionMismatchError: the versions differ, and something has gone wrong.
+    """
+    try:
+        installed = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        installed = None
+    if installed is None or version.partition("+")[0] == installed.partition("+")[0]:
+        return
+    if exception is not None:
+        raise HorovodVersionMismatchError(name, version, installed) from exception
+    warnings.warn(get_version_mismatch_message(name, version, installed), stacklevel=2)
+
+
+def is_version_greater_equal_than(version: str, target: str) -> bool:
+    """Whether one version is another or later; both as `1.2.3`.
+
+    Raises:
+        ValueError: one has another form.
+    """
+    numbers = [[int(part) for part in each.partition("+")[0].split(".")[:3]] for each in (version, target)]
+    return numbers[0] >= numbers[1]
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, bool | None], Any]:
+    """What turns `op` and the older `average` of a collective into one reduction.
+
+    Args:
+        reduce_ops: has `Average` and `Sum`.
+    """
+
+    def resolve(op: Any, average: bool | None) -> Any:  # noqa: FBT001  Horovod's signature
+        if op is not None and average is not None:
+            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+        if op is None:
+            return reduce_ops.Sum if average is False else reduce_ops.Average
+        return op
+
+    return resolve
+
+
+def is_iterable(x: object) -> bool:
+    """Whether one can go through it."""
+    try:
+        iter(x)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
 
 
 def split_list(items: Sequence[Any], num_parts: int) -> list[list[Any]]:
@@ -77,3 +166,27 @@ def _set(variables: Mapping[str, Any]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = str(value)
+
+
+__all__ = [
+    "EXTENSIONS",
+    "ccl_built",
+    "check_extension",
+    "check_installed_version",
+    "cuda_built",
+    "ddl_built",
+    "env",
+    "extension_available",
+    "get_average_backwards_compatibility_fun",
+    "get_ext_suffix",
+    "get_extension_full_path",
+    "gloo_built",
+    "gpu_available",
+    "is_iterable",
+    "is_version_greater_equal_than",
+    "mpi_built",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "rocm_built",
+    "split_list",
+]

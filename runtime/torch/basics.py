@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from .submission import agree, reset
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Start the runtime and meet the other ranks.  Does nothing while it runs.
+    """Start the runtime and meet the other ranks.  While it runs, add the process sets that are new; all ranks call it.
 
     Args:
         comm: None for all ranks; an mpi4py communicator, or a list of the ranks of MPI's world, for those alone.
@@ -32,9 +33,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     Raises:
         ValueError: the ranks could not meet, or do not agree about the process sets.
+        HorovodInternalError: the runtime ran, and the ranks want different sets to be added.
         NotImplementedError: a process set is given as a communicator, but `comm` is not.
     """
-    if isinstance(process_sets, str):
+    is_dynamic = isinstance(process_sets, str)
+    if is_dynamic:
         if process_sets.lower() != "dynamic":
             raise ValueError(
                 f'Horovod initialization failed: process_sets={process_sets!r} is neither a list nor "dynamic"'
@@ -42,7 +45,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
         process_sets = None
     sets: list[ProcessSet] = list(process_sets or ())
-    if engine.current() is not None:
+    running = engine.current()
+    if running is not None:
+        if is_dynamic:
+            running.config = replace(running.config, dynamic_process_sets=True)
+        _add_to(running, sets)
         return
     try:
         communicator = _communicator_of(comm)
@@ -54,6 +61,29 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     numbers = {ranks: number for number, ranks in running.process_sets.items()}
     for process_set, (_, ranks) in zip(sets, wanted, strict=True):
         register(process_set, numbers[tuple(sorted(ranks))], ranks)
+
+
+def _add_to(running: engine.Engine, sets: Sequence[ProcessSet]) -> None:
+    """Give process sets their ids, which may be those of sets that the job has already, while the runtime runs.
+
+    Raises:
+        ValueError: they make no sense.
+        HorovodInternalError: the ranks want different ones.
+    """
+    for index, process_set in enumerate(sets):
+        ranks = tuple(process_set.ranks or ())
+        error = check_ranks(ranks, running.topology.size)
+        if process_set.mpi_comm is not None:
+            error = "a communicator: those are for the first hvd.init(); call hvd.shutdown() before, or name the ranks"
+        elif ranks == running.process_sets[0] or ranks in [tuple(other.ranks or ()) for other in sets[:index]]:
+            error = f"a duplicate: ranks {list(ranks)} are a process set already"
+        if error:
+            raise ValueError(f"process_sets[{index}] is {error}")
+    numbers = {ranks: number for number, ranks in running.process_sets.items()}
+    for process_set in sets:
+        ranks = tuple(process_set.ranks or ())
+        known = numbers.get(ranks)
+        register(process_set, agree("add_process_set", "process_set", ranks) if known is None else known, ranks)
 
 
 def _communicator_of(comm: Any) -> Any:
@@ -285,6 +315,17 @@ def cuda_built() -> bool:
 def rocm_built() -> bool:
     """Whether tensors on ROCm devices are taken."""
     return torch.version.hip is not None
+
+
+def gpu_available(ext_base_name: str = "torch", verbose: bool = False) -> bool:  # noqa: FBT001, FBT002  Horovod's signature
+    """Whether there is a GPU."""
+    del ext_base_name, verbose
+    return torch.cuda.is_available()
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether a number of ranks is a power of two, as Adasum needs."""
+    return num_rank != 0 and num_rank & (num_rank - 1) == 0
 
 
 def check_extension(*_: object, **__: object) -> None:

@@ -3,6 +3,7 @@
 import torch
 
 from ..core.calls import calling
+from ..core.errors import HorovodInternalError
 from ..core.process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
 from .basics import (
     add_process_set,
@@ -13,6 +14,7 @@ from .basics import (
     ddl_built,
     gloo_built,
     gloo_enabled,
+    gpu_available,
     init,
     is_homogeneous,
     is_initialized,
@@ -22,6 +24,7 @@ from .basics import (
     mpi_enabled,
     mpi_threads_supported,
     nccl_built,
+    num_rank_is_power_2,
     rank,
     remove_process_set,
     rocm_built,
@@ -92,6 +95,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 __all__ = [
     "Adasum",
     "Average",
+    "HorovodInternalError",
     "Max",
     "Min",
     "Product",
@@ -118,6 +122,7 @@ __all__ = [
     "get_process_set_ids_and_ranks",
     "gloo_built",
     "gloo_enabled",
+    "gpu_available",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -137,6 +142,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "num_rank_is_power_2",
     "poll",
     "rank",
     "reducescatter",

@@ -113,6 +113,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
 
 
+#: Horovod's name for it, which scripts ask with `isinstance`.
+_DistributedAdasumOptimizer = AdasumOptimizer
+
+
 def _all_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 

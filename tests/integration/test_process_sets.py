@@ -141,6 +141,67 @@ def test_ranks_that_want_different_sets_at_the_start_are_told() -> None:
         ]
 
 
+def test_sets_do_not_outlive_the_runtime() -> None:
+    """In its next life their ids mean other sets: what was asked of the old ones would go there."""
+    script = """
+    old = [hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 2]), hvd.ProcessSet([0, 1])]
+    hvd.init(process_sets=old)
+    hvd.shutdown()
+    ids = [each.process_set_id for each in old]
+    new = [hvd.ProcessSet([0, 2]), hvd.ProcessSet([0, 1])]
+    hvd.init(process_sets=new)
+    try:
+        hvd.allreduce(torch.ones(1), process_set=old[1])
+        said = "reduced"
+    except ValueError as error:
+        said = str(error)
+    hvd.barrier()
+    hvd.shutdown()
+    answer([ids, said])
+    """
+    for result in run_ranks(3, script):
+        ids, said = result.answer  # type: ignore[misc]
+        assert ids == [None, None, None]
+        assert "has not been registered" in said
+
+
+def test_init_adds_sets_while_the_runtime_runs() -> None:
+    """As a library does that comes after the script's own init: what exists gets its id, what does not is added."""
+    script = """
+    first = hvd.ProcessSet([0, 1])
+    hvd.init(process_sets=[first])
+    again, ends = hvd.ProcessSet([1, 0]), hvd.ProcessSet([0, 2])
+    hvd.init(process_sets=[again, ends])
+    said = [first.process_set_id, again.process_set_id, hvd.get_process_set_ids_and_ranks()[ends.process_set_id]]
+    if ends.included():
+        said.append(hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), op=hvd.Sum, process_set=ends).item())
+    for wrong in ([hvd.ProcessSet([0, 1, 2])], [hvd.ProcessSet([0, 9])], [hvd.ProcessSet([1]), hvd.ProcessSet([1])]):
+        try:
+            hvd.init(process_sets=wrong)
+        except ValueError as error:
+            said.append(str(error))
+    try:
+        hvd.add_process_set([1, 2])
+    except ValueError:
+        hvd.init(process_sets="dynamic")
+        said.append(hvd.add_process_set([1, 2]).ranks)
+    hvd.remove_process_set(again)
+    said.append([first.process_set_id, again.process_set_id])
+    hvd.shutdown()
+    answer(said)
+    """
+    answers = [result.answer for result in run_ranks(3, script)]
+    rest = [
+        "process_sets[0] is a duplicate: ranks [0, 1, 2] are a process set already",
+        "process_sets[0] is wrong: there is no rank 9 among 3",
+        "process_sets[1] is a duplicate: ranks [1] are a process set already",
+        [1, 2],
+        [None, None],
+    ]
+
+    assert answers == [[1, 1, [0, 2], 4.0, *rest], [1, 1, [0, 2], *rest], [1, 1, [0, 2], 4.0, *rest]]
+
+
 def test_optimizers_of_two_sets_train_two_models() -> None:
     """Each set trains its own model; ranks outside a set leave its gradients alone."""
     script = """

@@ -1,0 +1,23 @@
+"""What scripts import from `horovod.runner.common.util.secret`."""
+
+import hmac
+import secrets
+from typing import Final
+
+HOROVOD_SECRET_KEY: Final = "_HOROVOD_SECRET_KEY"
+DIGEST_LENGTH: Final = 32
+
+
+def make_secret_key() -> bytes:
+    """A new key."""
+    return secrets.token_bytes(DIGEST_LENGTH)
+
+
+def compute_digest(key: bytes, message: bytes) -> bytes:
+    """What only somebody with the key can say of a message."""
+    return hmac.digest(key, message, "sha256")
+
+
+def check_digest(key: bytes, message: bytes, digest: bytes) -> bool:
+    """Whether somebody with the key has said it."""
+    return hmac.compare_digest(digest, compute_digest(key, message))
