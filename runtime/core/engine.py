@@ -176,6 +176,7 @@ class Engine:
         """This process is a copy of the rank: it may ask for ranks and sizes, and for nothing that takes the others."""
         rank = self.topology.rank
         self._control.leave_in_child()
+        self._store.leave_in_child()
         self.control = Forked(
             self._control.member,
             f"process {os.getpid()} was forked from rank {rank} (process {os.getppid()}) and is no rank itself: call collective "

@@ -94,6 +94,12 @@ class JobStore:
         except OSError as error:
             raise RuntimeFailure(f"rank 0 keeps no keys any more ({error}): look at its output") from error
 
+    def leave_in_child(self) -> None:
+        """In a forked process: hold no connection of the parent's, whose death the others shall see."""
+        self._connection.close()
+        if self._server is not None:
+            self._server.leave_in_child()
+
     def close(self) -> None:
         """Let go of the connection; on rank 0, end the store."""
         self._connection.close()
@@ -160,6 +166,11 @@ class _Server:
         self._own = self._peers[0]
         self._thread = threading.Thread(target=self._run, name="tlkit-store", daemon=True)
         self._thread.start()
+
+    def leave_in_child(self) -> None:
+        """Close this process's copies; the thread is the parent's."""
+        for peer in self._peers:
+            peer.connection.close()
 
     def close(self) -> None:
         """Wait for the thread, which ends when rank 0's own connection has."""

@@ -48,11 +48,12 @@ def run_controller(
 def horovodrun() -> int:
     """The command: Horovod's own where that is installed, whose file of this name ours may have replaced; else `tl-run`."""
     try:
-        theirs = distribution("horovod").entry_points.select(group="console_scripts", name="horovodrun")
+        theirs = distribution("horovod").entry_points
     except PackageNotFoundError:
-        theirs = ()
-    for entry in theirs:
-        return entry.load()() or 0
+        return main()
+    for entry in theirs.select(group="console_scripts", name="horovodrun"):
+        status: int | None = entry.load()()
+        return status or 0
     return main()
 
 

@@ -4,7 +4,7 @@ import hmac
 import secrets
 from typing import Final
 
-HOROVOD_SECRET_KEY: Final = "_HOROVOD_SECRET_KEY"
+HOROVOD_SECRET_KEY: Final = "_HOROVOD_SECRET_KEY"  # noqa: S105  a variable's name
 DIGEST_LENGTH: Final = 32
 
 

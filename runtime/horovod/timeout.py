@@ -3,7 +3,7 @@
 import time
 
 
-class TimeoutException(Exception):  # noqa: N818  Horovod's name
+class TimeoutException(Exception):
     """Something took too long."""
 
 

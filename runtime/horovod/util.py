@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from ..core.errors import HorovodVersionMismatchError, get_version_mismatch_message
 from ..torch.basics import ccl_built as _ccl_built
-from ..torch.basics import cuda_built as _cuda_built
 from ..torch.basics import check_extension, gpu_available, num_rank_is_power_2
+from ..torch.basics import cuda_built as _cuda_built
 from ..torch.basics import ddl_built as _ddl_built
 from ..torch.basics import rocm_built as _rocm_built
 from ..torch.data_plane import transports
