@@ -46,6 +46,7 @@ def timeline(folder: Path, steps: int) -> list[str]:
 
 BENCHMARKS: dict[str, Arguments] = {
     "recording": lambda _, quick: ["--pairs", "2", "--steps", "3"] if quick else ["--pairs", "50", "--steps", "6"],
+    "spans": lambda _, __: [],
     "instrumented": lambda _, __: [],
     "step_time": lambda _, __: [],
     "collectives": lambda _, __: [],

@@ -1,20 +1,23 @@
 """What recording costs: step time with the timeline on against off, in turn, in one job.
 
     python benchmarks/recording.py            # two ranks: the samples' CNN and transformer, and 400 tiny tensors
-    python benchmarks/recording.py --spans    # no ranks: nanoseconds a span, a tensor and a counter, in C and in Python
 
 Both states alternate in blocks of steps, so that whatever else the machine does falls on both; a ratio is taken for every pair
-of neighbouring blocks.  Off means HOROVOD_TIMELINE=DYNAMIC without a started timeline.
+of neighbouring blocks.  Off means HOROVOD_TIMELINE=DYNAMIC without a started timeline.  `--threads` tells to which thread the
+time is added, by the kernel's own count of each.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,27 @@ def build(name: str) -> tuple[Any, Any]:
     return Tiny(), torch.randn(16)
 
 
+def thread_seconds() -> Counter[str]:
+    """CPU of this process's threads by their names; those that are not Python's together."""
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    found: Counter[str] = Counter()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            ran_ns = int((task / "schedstat").read_text().split()[0])
+            found[names.get(int(task.name), "not Python's")] += ran_ns / 1e9  # type: ignore[assignment]  # seconds count, too
+    return found
+
+
+def added_us(times: list[tuple[Any, Any]]) -> dict[str, float]:
+    """Median microseconds a step that recording adds to each thread."""
+    threads = sorted({name for pair in times for _, _, of_thread in pair for name in of_thread})
+    added = {
+        name: statistics.median(on.get(name, 0.0) - off.get(name, 0.0) for (_, _, off), (_, _, on) in times)
+        for name in threads
+    }
+    return {name: round(1e6 * seconds, 1) for name, seconds in added.items()}
+
+
 def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:
     """One rank: blocks of steps with the timeline off and on in turn; rank 0 prints the times."""
     import torch  # noqa: PLC0415
@@ -69,17 +93,18 @@ def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:
             model(data).float().square().mean().backward()
             optimizer.step()
 
-    def block() -> tuple[float, float]:
-        """Wall and CPU seconds of a step; CPU of all threads of this rank, the timeline's writer included."""
+    def block() -> tuple[float, float, dict[str, float]]:
+        """Wall and CPU seconds of a step; CPU of all threads of this rank, the timeline's writer included, and of each."""
         # What happens once a timeline (opening it, the first sight of each tensor) is no cost of a step.
         train(2)
         hvd.barrier()
-        begun, begun_cpu = time.perf_counter(), time.process_time()
+        begun, begun_cpu, begun_threads = time.perf_counter(), time.process_time(), thread_seconds()
         train(steps)
-        return (time.perf_counter() - begun) / steps, (time.process_time() - begun_cpu) / steps
+        wall, cpu, threads = time.perf_counter() - begun, time.process_time() - begun_cpu, thread_seconds()
+        return wall / steps, cpu / steps, {name: (threads[name] - begun_threads[name]) / steps for name in threads}
 
     block()
-    times: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    times: list[tuple[Any, Any]] = []
     for pair in range(pairs):
         measured = {}
         # The order changes from pair to pair, so that a drift of the machine's speed cancels.
@@ -123,6 +148,7 @@ def measure(name: str, pairs: int, steps: int) -> dict[str, Any]:
         "wall_quartiles": [round(bound, 4) for bound in statistics.quantiles(wall, n=4)[::2]],
         "cpu_ratio": round(statistics.median(cpu), 4),
         "cpu_quartiles": [round(bound, 4) for bound in statistics.quantiles(cpu, n=4)[::2]],
+        "added_us": added_us(result["times"]),
         "bytes_per_event": round(sum(map(len, texts)) / events, 1),
         "events_per_step_and_rank": round(events / (2 * pairs * (steps + 2))),
     }
@@ -134,6 +160,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, help="only this model")
     parser.add_argument("--pairs", type=int, default=25, help="pairs of blocks (default 25)")
     parser.add_argument("--steps", type=int, default=20, help="steps in a block (default 20)")
+    parser.add_argument("--threads", action="store_true", help="print what is added to which thread")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
@@ -158,6 +185,8 @@ def main() -> None:
             f"{row['model']:12} {row['tensors']:7} {row['off_ms']:7} {row['on_ms']:7}  {ratios}  "
             f"{row['bytes_per_event']:11} {row['events_per_step_and_rank']:12}"
         )
+        if arguments.threads:
+            print("  " + ", ".join(f"{name} {added:+} us a step" for name, added in row["added_us"].items()))
 
 
 if __name__ == "__main__":
