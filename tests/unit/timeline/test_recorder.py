@@ -126,6 +126,17 @@ def test_a_long_span_is_begun_at_a_flush_and_ended_later(tmp_path: Path) -> None
     assert (second["ph"], second["name"], second["args"]) == ("E", "FORWARD", {"late": 1})
 
 
+def test_what_was_recorded_last_is_soon_in_the_file(shard: Path) -> None:
+    """Nobody has to wait for the next flush, here a minute away, if nothing more comes."""
+    with recorder.span(Category.FORWARD, "FORWARD"):
+        pass
+    deadline = time.monotonic() + 40
+    while '"FORWARD"' not in shard.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    assert '"FORWARD"' in shard.read_text()
+
+
 def test_other_threads_do_not_write_on_the_training_lanes(shard: Path) -> None:
     """Spans of two threads on one lane would not nest."""
     thread = threading.Thread(target=lambda: recorder.end(recorder.begin(Category.FORWARD, "FORWARD")))
