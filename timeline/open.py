@@ -12,6 +12,7 @@ from pathlib import Path
 from . import cache
 from .clocks import align
 from .errors import ReaderError, TlkitError, TraceError, TraceNotFoundError, UnknownFormatError, first_line
+from .flight import why_of
 from .formats import Format, Progress, kineto, known_formats
 from .formats import tlkit as own_format
 from .json_events import args_of, iterate_events
@@ -89,6 +90,8 @@ def _open_one_kind(
         sources, notes = _of_one_run(sources)
     trace = _read(reader, sources, progress, use_cache=use_cache)
     trace = align(trace)
+    if why := why_of(sources[0].path.parent):
+        notes.append(f"set aside by the flight recorder: {why}")
     return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, *notes)))
 
 

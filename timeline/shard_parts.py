@@ -96,10 +96,9 @@ class Parts:
         self._steps: dict[int, array[int]] = {1: array("q")}
         """By part: number, start and duration (ns) of each step."""
 
-    def step(self, number: int, start_ns: int, end_ns: int) -> str:
-        """A step is in this part.  Takes its turn in the queue, among the records; returns no line for it."""
+    def step(self, number: int, start_ns: int, end_ns: int) -> None:
+        """A step is in this part."""
         self._steps[self.number].extend((number, start_ns, end_ns - start_ns))
-        return ""
 
     def is_full(self, nbytes: int) -> bool:
         """Whether another part has to begin.

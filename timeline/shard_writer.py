@@ -77,6 +77,10 @@ class ShardWriter:
         self._flush_interval_s = flush_interval_s
         self._drains: list[Callable[[], None]] = []
         self._workers: set[int] = set()
+        self._flushed: list[threading.Event] = []
+        """Who waits for what is being written."""
+        self.on_step: Callable[[int], None] | None = None
+        """Called on the writer's thread with the duration (ns) of each step."""
         self._closing = False
         self._fd = -1
         self._is_closed = False
@@ -140,8 +144,8 @@ class ShardWriter:
     ) -> None:
         """Queue a complete span."""
         self.queue.span(name, category, tid, start_ns, end_ns, args)
-        if tid == _STEPS and self._parts is not None and args is not None:
-            self.queue.call(self._parts.step, int(args.get("step", 0)), start_ns, end_ns)
+        if tid == _STEPS and args is not None:
+            self.queue.call(self._step_ended, int(args.get("step", 0)), start_ns, end_ns)
 
     def lives(
         self,
@@ -188,7 +192,29 @@ class ShardWriter:
             self.queue.call(self._format.worker_lane, worker)
         return WORKER_TID + worker
 
+    def flush(self, timeout_s: float) -> bool:
+        """Have everything recorded so far written; whether it is within `timeout_s`.  Not for the writer's thread."""
+        if self._closing:
+            return True
+        written = threading.Event()
+        self.queue.call(self._note_turn, written)
+        self.queue.wake()
+        return written.wait(timeout_s)
+
     # The writer's thread.
+
+    def _note_turn(self, written: threading.Event) -> str:
+        """Everything before this record is about to be written."""
+        self._flushed.append(written)
+        return ""
+
+    def _step_ended(self, number: int, start_ns: int, end_ns: int) -> str:
+        """Takes its turn in the queue, so that a step is counted in the part that holds it; returns no line."""
+        if self._parts is not None:
+            self._parts.step(number, start_ns, end_ns)
+        if self.on_step is not None:
+            self.on_step(end_ns - start_ns)
+        return ""
 
     def _run(self) -> None:
         while True:
@@ -241,6 +267,8 @@ class ShardWriter:
 
     def _flush(self, *, final: bool) -> None:
         self._write_queue()
+        while self._flushed:
+            self._flushed.pop().set()
         lines = self._promoted()
         text = "".join(lines)
         self._events += text.count("\n")

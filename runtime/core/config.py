@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...timeline.flight import DEFAULT_KEEP as FLIGHT_KEEP
 from ...timeline.sampled_format import NO_STEP, Sampling
 from ...timeline.shard_parts import DEFAULT as DEFAULT_KEEP
 from ...timeline.shard_parts import Keep, parse_keep
@@ -92,14 +93,17 @@ def _sampling(environment: Mapping[str, str]) -> Sampling | None:
 
 
 def _keep(environment: Mapping[str, str]) -> Keep | None:
+    """How much of a timeline stays, or of what the flight recorder records."""
+    in_flight = environment.get("HOROVOD_FLIGHT_RECORDER") and not environment.get("HOROVOD_TIMELINE")
+    default = FLIGHT_KEEP if in_flight else DEFAULT_KEEP
     text = environment.get("HOROVOD_TIMELINE_KEEP", "").strip()
     if not text:
-        return DEFAULT_KEEP
+        return default
     try:
         return parse_keep(text)
     except ValueError as error:
-        _log.warning("HOROVOD_TIMELINE_KEEP=%s: using %s", error, DEFAULT_KEEP.said)
-        return DEFAULT_KEEP
+        _log.warning("HOROVOD_TIMELINE_KEEP=%s: using %s", error, default.said)
+        return default
 
 
 def warn_of_ineffective(environment: Mapping[str, str] = os.environ) -> None:
@@ -118,6 +122,8 @@ class Config:
     mark_cycles: bool = False
     timeline_format: str = "tlkit"
     """`tlkit`, or `horovod` for Horovod's own file, on rank 0 alone."""
+    flight_recorder: str = ""
+    """Folder to record into all the time; "" for none."""
     sampling: Sampling | None = None
     """Which steps a timeline holds in full; None for all."""
     keep: Keep | None = DEFAULT_KEEP
@@ -155,6 +161,7 @@ class Config:
             timeline=environment.get("HOROVOD_TIMELINE"),
             mark_cycles=_flag(environment, "HOROVOD_TIMELINE_MARK_CYCLES"),
             timeline_format=_choice(environment, "HOROVOD_TIMELINE_FORMAT", ("tlkit", "horovod")),
+            flight_recorder=environment.get("HOROVOD_FLIGHT_RECORDER", "").strip(),
             sampling=_sampling(environment),
             keep=_keep(environment),
             fusion_threshold_nbytes=int(_number(environment, "HOROVOD_FUSION_THRESHOLD", 128 * 1024 * 1024)),

@@ -9,12 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ...timeline import recorder
-from ...timeline.errors import TraceError
-from ...timeline.horovod_format import HorovodFormat
-from ...timeline.sampled_format import NO_STEP, format_for
-from ...timeline.shard_file import check_base, restart_path, shard_path
 from ...timeline.shard_format import Call, ShardHeader
-from ...timeline.shard_writer import ShardWriter
 from ...timeline.vocabulary import SYNCHRONIZE, Category
 from . import calls, elastic_client, logs
 from .addresses import own_address
@@ -30,6 +25,7 @@ from .control.service import ControlPlane
 from .executor import Executor
 from .meeting import Joined, Wanted, meet
 from .meeting_places import find_place
+from .rank_timeline import RankTimeline
 from .shard_header import Run, shard_header
 from .topology import Launched, Topology, launched_from, read_launched
 from .waits import describe, describe_executed
@@ -69,7 +65,6 @@ class Engine:
         self.config = config
         self.completions = Completions()
         self._binding = binding
-        self._stop_sampler: Callable[[], None] | None = None
         mpi_job = launched.launcher in {"mpirun", "mpiexec"} or communicator is not None
         self.transports = binding.choose_transports(config, mpi_job=mpi_job)
         if "mpi" in self.transports.values() and communicator is None and launched.size > 1:
@@ -140,6 +135,8 @@ class Engine:
         self._control = control
         self.control: ControlPlane | Forked = control
         """What submits and waits."""
+        self.timeline = RankTimeline(config, binding, control, self._header)
+        """What is recorded of this rank."""
         control.start()
 
     def _open_group(self, number: int, ranks: Sequence[int]) -> Group | None:
@@ -235,45 +232,6 @@ class Engine:
         finally:
             recorder.end(opened, describe_executed(waiting))
 
-    # The timeline.
-
-    def start_timeline(self, path: str, *, mark_cycles: bool) -> None:
-        """Write this rank's shard from now on.
-
-        Raises:
-            TraceError: the file cannot be written.
-        """
-        check_base(path)
-        target = shard_path(path, self.topology.rank)
-        running = recorder.timeline()
-        if running is not None and running.wanted == target:
-            _log.info("the timeline %s is being written already", target)
-            return
-        as_horovod = self.config.timeline_format == "horovod"
-        if as_horovod and self.topology.rank:
-            self._control.node.records_elsewhere = True
-            return
-        make_format = HorovodFormat if as_horovod else format_for(self.config.sampling)
-        keep = None if as_horovod else self.config.keep
-        writer = ShardWriter(target, self._header(), make_format=make_format, keep=keep)
-        writer.pending = self.control.member.pending
-        recorder.start_timeline(writer)
-        self._control.node.mark_cycles = mark_cycles
-        if self.config.sample_interval_s and not as_horovod and self.config.sampling != NO_STEP:
-            self._stop_sampling()
-            self._stop_sampler = self._binding.sample(self.config.sample_interval_s, self.topology.local_rank)
-
-    def stop_timeline(self) -> None:
-        """Finish this rank's shard.  Nothing to do if none is written."""
-        self._control.node.records_elsewhere = False
-        self._stop_sampling()
-        recorder.stop_timeline()
-
-    def _stop_sampling(self) -> None:
-        stop, self._stop_sampler = self._stop_sampler, None
-        if stop is not None:
-            stop()
-
     def _header(self) -> ShardHeader:
         topology, welcome = self.topology, self._welcome
         return shard_header(
@@ -299,8 +257,7 @@ class Engine:
             if ended:
                 self._close_groups(together=True)
         finally:
-            self._stop_sampling()
-            recorder.stop_timeline()
+            self.timeline.stop(self._control.member.closed or "" if self._control.aborted else "")
             recorder.stop_nvtx()
             self._executor.groups.clear()
             self._store.close()
@@ -349,25 +306,11 @@ def start(
         _engine = engine
         atexit.register(stop)
         meeting = elastic_client.meeting_round()
-        _start_recording(engine, bound, _generations - 1 if meeting is None else meeting - 1)
+        recorder.start_nvtx()
+        engine.timeline.begin(_generations - 1 if meeting is None else meeting - 1)
+        if config.timeline is not None or recorder.is_on():
+            bound.instrument()
         return engine
-
-
-def _start_recording(engine: Engine, binding: Binding, restarts: int) -> None:
-    """Whatever goes wrong with recording, training goes on.
-
-    Args:
-        restarts: how often the ranks have met before; what they recorded then is kept.
-    """
-    recorder.start_nvtx()
-    path = engine.config.timeline_path
-    if path is not None:
-        try:
-            engine.start_timeline(str(restart_path(path, restarts)), mark_cycles=engine.config.mark_cycles)
-        except TraceError as error:
-            _log.error("Error opening the Horovod Timeline file %s, will not write a timeline: %s", path, error)
-    if engine.config.timeline is not None or recorder.is_on():
-        binding.instrument()
 
 
 def stop() -> None:

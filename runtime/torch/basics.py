@@ -239,9 +239,21 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:  # noqa: 
     if running.config.timeline is None:
         raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.")
     try:
-        running.start_timeline(file_path, mark_cycles=mark_cycles)
+        running.timeline.start(file_path, mark_cycles=mark_cycles)
     except TlkitError as error:
         raise ValueError(str(error)) from error
+
+
+def dump_timeline(why: str = "hvd.dump_timeline() was called") -> bool:
+    """Have all ranks set aside what their flight recorders have (HOROVOD_FLIGHT_RECORDER), soon.  One rank's call is enough.
+
+    Args:
+        why: what the log and the report say.
+
+    Returns:
+        Whether a flight recorder is on.
+    """
+    return require_engine().timeline.raise_alarm(why)
 
 
 def stop_timeline() -> None:
@@ -250,7 +262,7 @@ def stop_timeline() -> None:
     Raises:
         ValueError: not initialised.
     """
-    require_engine().stop_timeline()
+    require_engine().timeline.stop()
 
 
 def mpi_threads_supported() -> bool:

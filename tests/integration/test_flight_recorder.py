@@ -1,33 +1,155 @@
-"""Dumps that torch itself has just written, of real ranks of which one leaves out a collective."""
+"""The flight recorder on real ranks: what sets recordings aside, on all ranks together, and what is left behind."""
 
+import json
+import os
+import signal
 import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from tlkit.timeline import open_trace
+from tlkit.timeline.flight import RECORDING, WHY
 
-pytest.importorskip("torch")
+from .ranks import finish_ranks, start_ranks
 
-from tlkit.collector import analyze
+TRAIN = """
+hvd.init()
+model = torch.nn.Linear(200, 50)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-PROGRAM = REPOSITORY / "samples" / "formats" / "flight-recorder" / "train.py"
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 200)).sum().backward()
+        optimizer.step()
+"""
 
 
-def test_the_rank_that_left_out_a_collective_is_named(tmp_path: Path) -> None:
-    """The job of the sample, recorded anew."""
-    launcher = [
-        sys.executable,
-        "-m",
-        "tlkit.runtime.launch.cli",
-        "-np",
-        "3",
-        sys.executable,
-        str(PROGRAM),
-        str(tmp_path),
-    ]
-    subprocess.run(launcher, check=True, timeout=100, capture_output=True)
-    analysis = analyze(tmp_path)
-    assert len(analysis.trace.meta.files) == 3
-    assert (analysis.verdict.cause, analysis.verdict.ranks) == ("hung", (1,))
-    assert "allreduce #6 of group 0 (default_pg) at train.py:" in analysis.verdict.sentence
+def folders(base: Path) -> list[str]:
+    """What was set aside, and the recording if it is still there."""
+    return sorted(child.name for child in base.iterdir())
+
+
+def started(processes: list["subprocess.Popen[str]"], base: Path) -> None:
+    """Wait until all ranks record."""
+    for _ in range(600):
+        if len(list(base.glob(f"{RECORDING}/t*.json"))) == len(processes):
+            return
+        try:
+            processes[0].wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    raise AssertionError([process.communicate() for process in processes])
+
+
+def test_a_call_on_one_rank_sets_aside_the_recordings_of_all(tmp_path: Path) -> None:
+    """The others are at the same steps; a run that ends well leaves nothing else."""
+    script = (
+        TRAIN
+        + """
+train(20)
+if hvd.rank() == 1:
+    answer(hvd.dump_timeline("loss is nan"))
+train(200)
+hvd.shutdown()
+if hvd.rank() == 0:
+    answer(0)
+"""
+    )
+    results = finish_ranks(start_ranks(2, script, {"HOROVOD_FLIGHT_RECORDER": str(tmp_path)}))
+
+    assert results[1].answer is True
+    assert folders(tmp_path) == ["001-call"]
+    trace = open_trace(tmp_path / "001-call")
+    assert trace.meta.ranks == (0, 1)
+    assert "set aside by the flight recorder: loss is nan" in trace.meta.notes
+    last = trace.steps.groupby("rank")["step"].max()
+    assert last.min() >= 15
+    assert f"tl-analyze {tmp_path / '001-call'}" in results[0].stderr
+
+
+def test_a_signal_to_one_rank_sets_aside_the_recordings_of_all(tmp_path: Path) -> None:
+    """SIGUSR2; and training goes on."""
+    script = (
+        TRAIN
+        + """
+while not os.path.exists(os.environ["ENOUGH"]):
+    train(20)
+    hvd.barrier()
+    if hvd.rank() == 0 and len(os.listdir(os.environ["HOROVOD_FLIGHT_RECORDER"])) > 1:
+        open(os.environ["ENOUGH"], "w").close()
+    hvd.barrier()
+answer(0)
+"""
+    )
+    base = tmp_path / "flight"
+    base.mkdir()
+    environment = {"HOROVOD_FLIGHT_RECORDER": str(base), "ENOUGH": str(tmp_path / "enough")}
+    processes = start_ranks(2, script, environment)
+    started(processes, base)
+    os.kill(processes[1].pid, signal.SIGUSR2)
+    for result in finish_ranks(processes):
+        assert result.answer == 0
+
+    assert folders(base) == ["001-signal"]
+    assert open_trace(base / "001-signal").meta.ranks == (0, 1)
+
+
+def test_a_stall_warning_sets_aside_what_led_to_it(tmp_path: Path) -> None:
+    """Rank 1 stops asking; the tensor that rank 0 waits for is in the recording, and the name of the rank in the reason."""
+    script = (
+        TRAIN
+        + """
+train(5)
+if hvd.rank() == 0:
+    hvd.allreduce(torch.ones(1), name="alone")
+else:
+    time.sleep(4)
+    hvd.allreduce(torch.ones(1), name="alone")
+answer(0)
+"""
+    )
+    environment = {"HOROVOD_FLIGHT_RECORDER": str(tmp_path), "HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
+    for result in finish_ranks(start_ranks(2, script, environment)):
+        assert result.answer == 0
+
+    assert folders(tmp_path)[0] == "001-stall"
+    told = json.loads((tmp_path / "001-stall" / WHY).read_text())
+    assert "rank 1 did not submit" in told["why"]
+    assert "alone" in told["why"]
+    trace = open_trace(tmp_path / "001-stall")
+    assert [tensor.name for tensor in trace.meta.ends[0].open_tensors] == ["allreduce.alone"]
+
+
+def test_the_recording_of_a_killed_job_stays(tmp_path: Path) -> None:
+    """kill -9 of one rank: all recordings are there, with the reason."""
+    script = (
+        TRAIN
+        + """
+train(30)
+hvd.barrier()
+if hvd.rank() == 1:
+    time.sleep(0.6)
+    os.kill(os.getpid(), 9)
+train(100000)
+"""
+    )
+    results = finish_ranks(start_ranks(2, script, {"HOROVOD_FLIGHT_RECORDER": str(tmp_path)}))
+
+    assert [result.returncode for result in results] == [1, -9]
+    assert folders(tmp_path) == [RECORDING]
+    trace = open_trace(tmp_path / RECORDING)
+    assert trace.meta.ranks == (0, 1)
+    assert trace.steps.groupby("rank")["step"].max().min() >= 25
+    assert any("the job ended:" in note and "rank 1" in note for note in trace.meta.notes)
+
+
+def test_beside_a_timeline_there_is_no_flight_recorder(tmp_path: Path) -> None:
+    """The timeline has it all."""
+    environment = {"HOROVOD_FLIGHT_RECORDER": str(tmp_path / "flight"), "HOROVOD_TIMELINE": str(tmp_path / "t.json")}
+    script = TRAIN + "train(3)\nanswer(hvd.dump_timeline())"
+    for result in finish_ranks(start_ranks(2, script, environment)):
+        assert result.answer is False
+
+    assert folders(tmp_path) == ["t.json", "t.rank1.json"]

@@ -10,7 +10,7 @@ from .autotune import Autotuner
 from .coordinator import Coordinator, Orders, share_out, split
 from .links import Links
 from .messages import Progress, Ready, Work, encode
-from .stalls import report_behind, report_stalls
+from .stalls import describe_stall, report_behind, report_stalls
 from .watch import Watch
 
 _log = logging.getLogger("tlkit.runtime")
@@ -33,11 +33,13 @@ class Desk:
         config: Config,
         clock_ns: Callable[[], int],
         execute: Callable[[Work], None],
+        alarm: Callable[[str, str], None],
     ) -> None:
         """Serve the ranks on `hosts`.
 
         Args:
             execute: does what this rank is told.
+            alarm: tells all ranks that something is wrong: its kind, and why.
         """
         self.coordinator = coordinator
         self._rank = rank
@@ -47,6 +49,7 @@ class Desk:
         self._config = config
         self._clock_ns = clock_ns
         self._execute = execute
+        self._alarm = alarm
         self._autotuner = Autotuner(config) if config.autotune else None
         self._offsets_ns = dict.fromkeys(range(len(hosts)), 0)
         self.watch = Watch(rank, links, coordinator.receipts, coordinator.name_told_to)
@@ -142,6 +145,7 @@ class Desk:
         quiet = now_ns < self._next_warning_ns
         if not quiet:
             self._next_warning_ns = now_ns + max(longer_ns, 10**8)
+            self._alarm("stall", describe_stall(stalled, behind, self._hosts))
         reason = "" if behind is None else report_behind(behind, self._hosts, self._config, quiet=quiet)
         return reason or report_stalls(stalled, self._config, quiet=quiet)
 

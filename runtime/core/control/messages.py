@@ -146,6 +146,14 @@ class Work(msgspec.Struct, tag="work", array_like=True):
     """How long ranks shall collect tensors from now on; negative for no change."""
 
 
+class Alarm(msgspec.Struct, tag="alarm", array_like=True):
+    """Something is wrong that is worth a look: to the coordinator, and from it, with a number, to all ranks."""
+
+    kind: str
+    why: str
+    number: int = 0
+
+
 class Failed(msgspec.Struct, tag="failed", array_like=True):
     """A rank could not execute a collective and cannot go on."""
 
@@ -178,6 +186,7 @@ Message = (
     | Ask
     | Progress
     | Work
+    | Alarm
     | Failed
     | Abort
     | Goodbye

@@ -177,6 +177,11 @@ class ControlPlane:
             channel.close()
         self._sources.close_in_child()
 
+    def raise_alarm(self, kind: str, why: str) -> None:
+        """Have all ranks set aside what they have recorded (see `Node`)."""
+        self.node.raise_alarm(kind, why)
+        self._sources.wake_thread()
+
     def _progressed(self) -> None:
         """The executor has begun or finished a batch."""
         if self.node.wants_progress:

@@ -14,6 +14,16 @@ _MOST_NAMED: Final = 6
 _log = logging.getLogger("tlkit.runtime")
 
 
+def describe_stall(stalled: Sequence[Stalled], behind: Behind | None, hosts: Sequence[str]) -> str:
+    """What does not come on, in a sentence without a full stop."""
+    if behind is not None:
+        ranks = ", ".join(f"rank {rank} on {hosts[rank]}" for rank in behind.ranks)
+        return f"{ranks} did not finish {behind.what or 'an operation'} within {behind.waiting_ns / 1e9:.1f} s"
+    first = stalled[0]
+    missing = ", ".join(map(str, first.missing_ranks))
+    return f"rank {missing} did not submit {first.name} within {first.waiting_ns / 1e9:.1f} s"
+
+
 def report_stalls(stalled: Sequence[Stalled], config: Config, *, quiet: bool = False) -> str:
     """Warn of stalled tensors in Horovod's words, which log watchers match on.
 
@@ -52,8 +62,7 @@ def report_stalls(stalled: Sequence[Stalled], config: Config, *, quiet: bool = F
 
 def report_behind(behind: Behind, hosts: Sequence[str], config: Config, *, quiet: bool) -> str:
     """Warn of ranks that do not finish what all ranks have begun (see `report_stalls`)."""
-    ranks = ", ".join(f"rank {rank} on {hosts[rank]}" for rank in behind.ranks)
-    what = f"{ranks} did not finish {behind.what or 'an operation'} within {behind.waiting_ns / 1e9:.1f} s"
+    what = describe_stall((), behind, hosts)
     if behind.silent:
         what += f" and did not answer: {NO_ANSWER}"
     limit_s = config.stall_shutdown_s

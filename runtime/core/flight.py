@@ -1,0 +1,87 @@
+"""The flight recorder of a job: what sets the recordings of all ranks aside (HOROVOD_FLIGHT_RECORDER).
+
+A rank that sees something wrong raises an alarm; rank 0 gives it a number and tells all ranks, which set aside what they have
+under one name.  What a job ends with needs no alarm: the recording stays then.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from ...timeline import recorder
+from ...timeline.errors import TraceError
+from ...timeline.flight import FlightRecorder, SlowSteps
+from ...timeline.shard_writer import ShardWriter, uncaught
+
+_log = logging.getLogger("tlkit.runtime")
+
+SLOW_STEPS: Final = "slow-steps"
+STALL: Final = "stall"
+SIGNAL: Final = "signal"
+CALL: Final = "call"
+
+Alarm = Callable[[str, str], None]
+"""Called with the kind of an alarm and a sentence that says why."""
+
+
+class Flight:
+    """The flight recorder of one rank, while it is on."""
+
+    def __init__(self, folder: str, writer: ShardWriter, rank: int, alarm: Alarm) -> None:
+        """Begin to record.
+
+        Args:
+            folder: HOROVOD_FLIGHT_RECORDER.
+            alarm: tells all ranks.
+
+        Raises:
+            TraceError: nothing can be written there.
+        """
+        try:
+            writer.wanted.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TraceError(f"the flight recorder cannot write into {Path(folder)}: {error.strerror}") from error
+        self._alarm = alarm
+        self._recorder = FlightRecorder(folder, writer, rank)
+        self._earlier_handler: object = None
+        if rank == 0:
+            slow = SlowSteps()
+            writer.on_step = lambda duration_ns: self._raise_if(SLOW_STEPS, slow.add(duration_ns))
+        recorder.start_timeline(writer)
+        self._listen()
+
+    def _raise_if(self, kind: str, why: str) -> None:
+        if why:
+            self._alarm(kind, why)
+
+    def set_aside(self, name: str, why: str) -> None:
+        """Copy the recording, on a thread of its own: whoever hears the alarm has other work."""
+        threading.Thread(target=self._recorder.set_aside, args=(name, why), name="tlkit-flight", daemon=True).start()
+
+    def finish(self, reason: str) -> None:
+        """The runtime has ended, and the timeline is closed.
+
+        Args:
+            reason: why the job has failed; "" if it has not.
+        """
+        self._stop_listening()
+        self._recorder.finish(reason or uncaught())
+
+    def _listen(self) -> None:
+        """SIGUSR2 is an alarm, unless the program has its own use for it."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
+            self._earlier_handler = signal.signal(signal.SIGUSR2, self._signalled)
+
+    def _stop_listening(self) -> None:
+        if self._earlier_handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+            self._earlier_handler = None
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        # On a thread: what the signal has interrupted may hold the locks that an alarm takes.
+        threading.Thread(target=self._alarm, args=(SIGNAL, "SIGUSR2 came"), name="tlkit-signal", daemon=True).start()
