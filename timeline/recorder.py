@@ -44,6 +44,15 @@ class Device(Protocol):
     def span(self, lane: LaneKind, category: Category, name: str, marks: tuple[Any, Any], args: Args | None) -> None:
         """Record what lies between two marks, as soon as the device has passed them."""
 
+    def times_ns(self, marks: tuple[Any, Any]) -> tuple[int, int] | None:
+        """When the device was at two marks that it is known to have passed; None if they tell nothing."""
+
+    def is_computed_on(self, stream: Any) -> bool:
+        """Whether `stream`, None for the current one, is that of the calling thread and the one that the training computes on."""
+
+    def settle(self) -> None:
+        """Wait, for a moment and not for ever, until the device has passed all marks: the timeline is about to be closed."""
+
 
 class _State:
     """What is on, in this process."""
@@ -148,6 +157,8 @@ def stop_timeline() -> None:
     """Write what is queued, close the shard, and stop recording.  Nothing to do while the timeline is off."""
     writer = _state.writer
     if writer is not None:
+        if _state.device is not None:
+            _state.device.settle()
         # It stays in place while it closes: the last drain still records what workers have told.
         writer.close()
         _state.writer = None
@@ -173,6 +184,35 @@ def remove_drain(callback: Callable[[], None]) -> None:
         _state.drains.remove(callback)
     if _state.writer is not None:
         _state.writer.remove_drain(callback)
+
+
+Wait = tuple[OpenSpan, Any]
+"""A wait that has begun, with the device's mark."""
+
+
+def begin_wait(args: Args | None = None) -> Wait | None:
+    """The calling thread begins to wait for communication; hand what this returns to `end_wait`.
+
+    Where a device computes, it is its stream that waits, which the marks around it show.
+    """
+    opened = begin(Category.OTHER, SYNCHRONIZE, args=args)
+    if opened is None:
+        return None
+    waiting = _state.device is not None and is_training_thread() and _state.device.is_computed_on(None)
+    return opened, _state.device.mark() if waiting and _state.device is not None else None
+
+
+def end_wait(wait: Wait | None, args: Args | None = None) -> None:
+    """The wait is over.  `args` are added to those given at the beginning."""
+    if wait is None:
+        return
+    opened, begun = wait
+    end(opened, args)
+    if begun is not None and _state.device is not None:
+        marks = (begun, _state.device.mark())
+        _state.device.span(
+            LaneKind.COMPUTE, Category.OTHER, SYNCHRONIZE, marks, {**(opened.args or {}), **(args or {})}
+        )
 
 
 def begin_step() -> None:
@@ -263,12 +303,14 @@ __all__ = [
     "at_stop",
     "begin",
     "begin_step",
+    "begin_wait",
     "complete",
     "counter",
     "device",
     "discard",
     "end",
     "end_step",
+    "end_wait",
     "in_compute_span",
     "is_on",
     "is_timeline_on",

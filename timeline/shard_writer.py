@@ -83,6 +83,7 @@ class ShardWriter:
         """Called on the writer's thread with the duration (ns) of each step."""
         self._closing = False
         self._fd = -1
+        self._lost_elsewhere = 0
         self._is_closed = False
         self._events = 0
         self._nbytes = 0
@@ -119,7 +120,11 @@ class ShardWriter:
     @property
     def lost(self) -> int:
         """Records that could not be kept."""
-        return self.queue.lost
+        return self.queue.lost + self._lost_elsewhere
+
+    def lose(self) -> None:
+        """Count a span that did not get as far as the queue."""
+        self._lost_elsewhere += 1
 
     def add_drain(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the writer's thread before every flush."""
@@ -274,7 +279,7 @@ class ShardWriter:
         self._events += text.count("\n")
         if final:
             self.queue.close()
-            text += self._format.finish(self._events + 1, self.queue.lost, uncaught())
+            text += self._format.finish(self._events + 1, self.lost, uncaught())
         if text:
             self._write(text.encode(), final=final)
         if final and self._fd >= 0:

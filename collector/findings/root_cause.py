@@ -5,18 +5,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...timeline.vocabulary import GPU_CLOCK, GPU_THROTTLED
+from ...timeline.trace import by_rank
+from ...timeline.vocabulary import GPU_CLOCK, GPU_THROTTLED, LaneKind
 from ..facts import Facts
 from ..model.cpu_time import METERED
+from ..model.intervals import of_spans, total_within
 
 #: The cause has to explain this much of the excess.
 EXPLAINS: Final = 0.5
 #: A rank that has this much more input than the others has uneven batches.
 MORE_INPUT_RATIO: Final = 1.1
 
-#: A clock this much lower than the others' is throttled, and so is a device that says so in this share of the samples.
+#: A clock this much lower than the others' is throttled.
 THROTTLED_RATIO: Final = 0.9
-OFTEN_THROTTLED: Final = 0.3
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -26,8 +27,8 @@ class RootCause:
     """What lies behind a rank's longer work."""
 
     slug: str
-    """`throttled-device`, `uneven-batches`, `starved-of-cores`, `held-by-another-thread`, `blocked`, `slow-processor`; empty if
-    the trace does not tell.
+    """`throttled-device`, `slow-device`, `uneven-batches`, `starved-of-cores`, `held-by-another-thread`, `blocked`,
+    `slow-processor`; empty if the trace does not tell.
     """
     sentence: str
     remedy: str
@@ -43,7 +44,11 @@ def root_cause(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCaus
     Args:
         excess_ns: how much longer it works in them, on average.
     """
-    return _throttled(facts, row) or _of_processor(facts, row, slow, excess_ns)
+    return (
+        _throttled(facts, row, slow)
+        or _of_device(facts, row, slow, excess_ns)
+        or _of_processor(facts, row, slow, excess_ns)
+    )
 
 
 def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:  # noqa: PLR0911  a cause each
@@ -140,21 +145,54 @@ def _other_threads_ns(facts: Facts, row: int, slow: Mask) -> float:
     return float(others[row] - np.median(np.delete(others, row)))
 
 
-def _throttled(facts: Facts, row: int) -> RootCause | None:
-    """Whether the rank's device runs at a lower clock than the others', or says that it is slowed down."""
+def _of_device(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause | None:
+    """Whether the device takes longer while the host hands out its work as quickly as elsewhere; None without a device."""
+    if not facts.breakdown.on_device or excess_ns <= 0:
+        return None
+    spans = by_rank(facts.trace.spans)
+    host_ns = []
+    for rank, starts, ends in zip(facts.ranks, facts.steps.start_ns, facts.steps.end_ns, strict=True):
+        own = spans.get(rank, facts.trace.spans.iloc[:0])
+        phases = own[(own["lane_kind"] == str(LaneKind.HOST)) & own["category"].isin([str(part) for part in METERED])]
+        host_ns.append(float(total_within(of_spans(phases), starts[slow], ends[slow]).mean()))
+    if not any(host_ns):
+        return None  # a format that does not show what the host is about
+    longer_ns = host_ns[row] - float(np.median(np.delete(host_ns, row)))
+    if longer_ns > EXPLAINS * excess_ns:
+        return None
+    return RootCause(
+        slug="slow-device",
+        sentence="its device takes longer for it, while its host hands out the work as quickly as elsewhere",
+        remedy=(
+            "compare its kernels with another rank's (torch.profiler on both), its clocks and memory (nvidia-smi -q), what else "
+            "runs on that device, and whether its batches are larger."
+        ),
+        evidence={"excess_of_host_ns": round(longer_ns)},
+    )
+
+
+def _throttled(facts: Facts, row: int, slow: Mask) -> RootCause | None:
+    """Whether the rank's device runs at a clearly lower clock than the others' in the slow steps.
+
+    That it notes a reason for its clock means nothing by itself: at its power cap every busy device does.
+    """
     counters = facts.trace.counters
-    counters = counters[counters["name"].isin([GPU_CLOCK, GPU_THROTTLED])]
-    if counters.empty:
-        return None
-    means = counters.groupby(["name", "rank"], observed=True)["value"].mean()
-    clock = means.get(GPU_CLOCK)
+    clocks = counters[counters["name"] == GPU_CLOCK]
     rank = facts.ranks[row]
-    slowed = float(means.get((GPU_THROTTLED, rank), 0.0))
-    if clock is None or rank not in clock or len(clock) < 2:  # noqa: PLR2004  nothing to compare with
+    if not (clocks["rank"] == rank).any() or clocks["rank"].nunique() < 2:  # noqa: PLR2004  nothing to compare with
         return None
-    mine, others = float(clock[rank]), float(clock.drop(rank).median())
-    if mine > THROTTLED_RATIO * others and slowed < OFTEN_THROTTLED:
+    starts, ends = facts.steps.start_ns[row][slow], facts.steps.end_ns[row][slow]
+    at_ns = clocks["ts_ns"].to_numpy()
+    step = np.searchsorted(starts, at_ns, side="right") - 1
+    in_slow = (step >= 0) & (at_ns < ends[np.maximum(step, 0)])
+    meant = clocks[in_slow]
+    if not (meant["rank"] == rank).any() or meant["rank"].nunique() < 2:  # noqa: PLR2004  as above
+        meant = clocks  # steps shorter than the time between two samples
+    means = meant.groupby("rank")["value"].mean()
+    mine, others = float(means[rank]), float(means.drop(rank).median())
+    if mine > THROTTLED_RATIO * others:
         return None
+    noted = counters[(counters["name"] == GPU_THROTTLED) & (counters["rank"] == rank)]["value"]
     return RootCause(
         slug="throttled-device",
         sentence=f"its device runs at {mine:.0f} MHz, the others' at {others:.0f}",
@@ -162,5 +200,9 @@ def _throttled(facts: Facts, row: int) -> RootCause | None:
             "look at the device (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER): heat, a power cap, another job on it; until "
             "then leave the host out."
         ),
-        evidence={"clock_mhz": round(mine), "clock_of_others_mhz": round(others), "throttled_ratio": round(slowed, 3)},
+        evidence={
+            "clock_mhz": round(mine),
+            "clock_of_others_mhz": round(others),
+            "throttled_ratio": round(float(noted.mean()), 3) if len(noted) else 0.0,
+        },
     )

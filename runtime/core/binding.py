@@ -118,8 +118,11 @@ class Binding(Protocol):
             device: where, for a tensor that is not on the CPU.
         """
 
-    def execute(self, group: Any, batch: Batch) -> None:
+    def execute(self, group: Any, batch: Batch) -> int | None:
         """Do what all ranks have agreed on; returns when the results may be read.
+
+        Returns:
+            When a device began with it, on the recorder's clock; None if it is the host that did it, or nobody asked.
 
         Raises:
             Exception: whatever the transport raises.

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from ...timeline import recorder
 from ...timeline.shard_format import Call, ShardHeader
-from ...timeline.vocabulary import SYNCHRONIZE, Category
 from . import calls, elastic_client, logs
 from .addresses import own_address
 from .binding import Binding, Group, Place
@@ -224,13 +223,13 @@ class Engine:
         waiting = [handle for handle in handles if handle.remaining]
         if not waiting:
             return
-        opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=describe(waiting))
+        wait = recorder.begin_wait(describe(waiting))
         try:
             for handle in waiting:
                 if handle.remaining:
                     self.control.wait(handle)
         finally:
-            recorder.end(opened, describe_executed(waiting))
+            recorder.end_wait(wait, describe_executed(waiting))
 
     def _header(self) -> ShardHeader:
         topology, welcome = self.topology, self._welcome

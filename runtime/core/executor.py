@@ -116,7 +116,7 @@ class Executor:
             return self._queue.popleft()
 
     def abort(self, reason: str) -> None:
-        """Fail what is queued, and whatever comes."""
+        """Fail what is queued, what is under way, and whatever comes."""
         with self._changed:
             self._aborted = reason
             dropped = list(self._queue)
@@ -190,25 +190,31 @@ class Executor:
         # The flows of its tensors end at the very beginning of the span.
         start_ns = recorder.now_ns() if opened is None else opened.start_ns
         error: str | None = None
+        device_ns: int | None = None
         try:
-            self._operate(kind, batch)
+            device_ns = self._operate(kind, batch)
         except Exception as failure:  # whatever the transport raises ends the job, with its words
             _log.debug("a collective failed", exc_info=True)
             reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
             error = f"{kind} of {entries[0].request.name} failed: {reason}"
         # Before anybody hears that it is over: what he asks for next tells that it is done.
         self.done += 1
+        if error is None and self._aborted is not None:
+            error = self._aborted  # what an aborted collective leaves behind is no result
         if opened is not None:
+            if device_ns is not None:
+                opened.start_ns = start_ns = max(device_ns, opened.start_ns)
             for entry in entries:
                 entry.handle.seq = response.seq
         if error is None:
             self._completions.finish(entries, None)
         if opened is not None or recorder.is_timeline_on():
-            self._record(batch, opened, start_ns, error, nbytes)
+            self._record(batch, opened, start_ns, error, nbytes, device_ns)
         if error is not None:
             self.on_failure(error, entries)
 
-    def _operate(self, kind: str, batch: Batch) -> None:
+    def _operate(self, kind: str, batch: Batch) -> int | None:
+        """Do it; when the device began with it, if one does it."""
         if kind == "add_process_set":
             self._add_process_set(batch)
         elif kind == "remove_process_set":
@@ -216,7 +222,8 @@ class Executor:
             if group is not None:
                 group.close()
         else:
-            self._binding.execute(self.groups[batch.response.process_set], batch)
+            return self._binding.execute(self.groups[batch.response.process_set], batch)
+        return None
 
     def _add_process_set(self, batch: Batch) -> None:
         number = batch.response.sizes[0][0]
@@ -226,13 +233,19 @@ class Executor:
         batch.entries[0].extra = number
 
     def _record(
-        self, batch: Batch, opened: recorder.OpenSpan | None, start_ns: int, error: str | None, nbytes: int = 0
+        self,
+        batch: Batch,
+        opened: recorder.OpenSpan | None,
+        start_ns: int,
+        error: str | None,
+        nbytes: int = 0,
+        device_ns: int | None = None,
     ) -> None:
         """Put an executed batch on the timeline; whatever goes wrong with that, the next batch is executed."""
         try:
             end_ns = recorder.now_ns()
             if opened is not None:
-                recorder.end(opened, self._describe(batch, error, nbytes))
+                recorder.end(opened, self._describe(batch, error, nbytes, device_ns))
             writer = recorder.timeline()
             if writer is not None and writer.keeps_tensors:
                 # Without a span of the collective there is nothing that an arrow could point to.
@@ -242,8 +255,12 @@ class Executor:
         except Exception:
             _log.exception("a collective could not be put on the timeline")
 
-    def _describe(self, batch: Batch, error: str | None, nbytes: int) -> dict[str, Any]:
-        """Args of the span of an executed collective (docs/timeline-format.md)."""
+    def _describe(self, batch: Batch, error: str | None, nbytes: int, device_ns: int | None) -> dict[str, Any]:
+        """Args of the span of an executed collective (docs/timeline-format.md).
+
+        Args:
+            device_ns: when the device was there, where one does it: hosts ask long before, and say nothing of who is late.
+        """
         writer = recorder.timeline()
         response, request = batch.response, batch.entries[0].request
         group = self.groups[response.process_set]
@@ -262,9 +279,9 @@ class Executor:
         if request.kind in {"allreduce", "reducescatter"}:
             args["op"] = ReduceOp(request.op).name.lower()
         if writer is not None:
-            args["submitted"] = writer.ts(submitted_ns)
+            args["submitted"] = writer.ts(submitted_ns if device_ns is None else device_ns)
             args["negotiated"] = writer.ts(batch.negotiated_ns)
-            if response.arrivals_ns:
+            if response.arrivals_ns and device_ns is None:
                 args["arrivals"] = [writer.ts(at_ns) for at_ns in response.arrivals_ns]
         if error is not None:
             args["error"] = error

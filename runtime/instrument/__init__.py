@@ -5,6 +5,7 @@ from typing import Any
 
 from ...timeline import recorder
 from . import (
+    captures,
     copies,
     data,
     device_time,
@@ -13,6 +14,7 @@ from . import (
     garbage,
     model,
     optimizer,
+    stream_waits,
     torch_collectives,
     torch_messages,
 )
@@ -20,7 +22,7 @@ from .optimizer import optimizer_span
 from .steps import tracker
 
 _log = logging.getLogger("tlkit.instrument")
-_PARTS = (data, model, optimizer, copies, device_time, garbage, empty)
+_PARTS = (data, model, optimizer, copies, device_time, captures, stream_waits, garbage, empty)
 _COLLECTIVES = (torch_collectives, functional_collectives, torch_messages)
 _installed: list[Any] = []
 

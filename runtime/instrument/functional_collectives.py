@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from ...timeline import recorder
-from ...timeline.vocabulary import SYNCHRONIZE, Category
 from ..core.calls import current_of_torch
 from .collective_spans import Collective, begin, here, reduction
 from .patching import Patches
@@ -133,14 +132,13 @@ def _recorded_wait(original: Any) -> Any:
         under_way = None if address is None else _waited_for.pop(address, None)
         if under_way is None and not here.inside:  # waited for before
             return original(tensor)
-        opened = None
+        wait = None
         if recorder.is_training_thread():
-            args = None if under_way is None else under_way.wait_args()
-            opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=args)
+            wait = recorder.begin_wait(None if under_way is None else under_way.wait_args())
         try:
             return original(tensor)
         finally:
-            recorder.end(opened)
+            recorder.end_wait(wait)
             if under_way is not None:
                 under_way.finished()
 

@@ -42,7 +42,7 @@ def install() -> None:
             return original_call(self, *args, **kwargs)
         _Depth.forward = True
         tracker.touch()
-        device_time.look()
+        device_time.look(self)
         described: dict[str, Any] = {"module": type(self).__name__}
         if not self.training:
             described["training"] = False

@@ -1,6 +1,8 @@
 """The device of this process, as timelines and the management library call it."""
 
 import os
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -15,14 +17,43 @@ def versions() -> dict[str, str]:
     return {"torch": str(torch.__version__)}
 
 
-def index_for_nvml() -> int | None:
-    """The number by which the management library knows this rank's device; None without one.
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """The device that this rank computes on, as its management library can find it."""
 
-    It counts all devices of the host, CUDA those that CUDA_VISIBLE_DEVICES leaves.
+    index: int
+    """Among those of the host."""
+    uuid: str
+    """"" if torch does not tell."""
+
+
+class _Noted:
+    device: InUse | None = None
+
+
+def note() -> None:
+    """Remember the calling thread's current device: it is the one in use from the first step on, and not before."""
+    _Noted.device = InUse(_index(torch.cuda.current_device()), _uuid())
+
+
+def in_use() -> InUse | None:
+    """The device that was noted; None until then."""
+    return _Noted.device
+
+
+def _uuid() -> str:
+    try:
+        properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return str(getattr(properties, "uuid", ""))
+    except (RuntimeError, AssertionError):  # torch's ways to say that there is none
+        return ""
+
+
+def _index(mine: int) -> int:
+    """A device's number among all of the host, where CUDA counts those that CUDA_VISIBLE_DEVICES leaves.
+
+    It may name them by UUID, and CUDA may count the fastest first: the UUID says more.
     """
-    if not torch.cuda.is_available():
-        return None
-    mine = torch.cuda.current_device()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     chosen = [part.strip() for part in visible.split(",") if part.strip()]
     if chosen and all(part.isdigit() for part in chosen) and mine < len(chosen):

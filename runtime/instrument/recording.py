@@ -78,8 +78,7 @@ class Recording:
             recorder.start_timeline(writer)
             self.writer, self.path = writer, writer.path
             if config.sample_interval_s and config.sampling != NO_STEP:
-                index = own_device.index_for_nvml()
-                self._sampler = Sampler(config.sample_interval_s, local_rank=local_rank, device=index)
+                self._sampler = Sampler(config.sample_interval_s, local_rank=local_rank)
                 self._sampler.start()
         install(collectives=True)
         atexit.register(self.stop)

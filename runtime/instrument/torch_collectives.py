@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from ...timeline import recorder
-from ...timeline.vocabulary import MEMCPY_OUT, SYNCHRONIZE, Category, LaneKind
+from ...timeline.vocabulary import MEMCPY_OUT, Category, LaneKind
 from ..core.calls import GRADIENT, current_of_torch, handing_on
 from .collective_spans import Message, UnderWay, begin, forget, groups, here, reduction
 from .model import at_backward_end
@@ -118,11 +118,11 @@ def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: boo
         if under_way is None:
             return original(*args, **kwargs)
         with under_way.calling():
-            opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=under_way.wait_args()) if waits else None
+            wait = recorder.begin_wait(under_way.wait_args()) if waits else None
             try:
                 work = original(*args, **kwargs)
             finally:
-                recorder.end(opened)
+                recorder.end_wait(wait)
         if work is None or not hasattr(work, "get_future"):
             under_way.finished()
         else:
@@ -161,15 +161,14 @@ def _recorded_wait(original: Any) -> Any:
         if not recorder.is_on():
             return original(self, *args, **kwargs)
         under_way, ends_with_wait = _works.pop(self, _NOTHING)
-        opened = None
+        wait = None
         if recorder.is_training_thread():
             waited_for = under_way[0] if under_way else here.under_way
-            args_of_wait = None if waited_for is None else waited_for.wait_args()
-            opened = recorder.begin(Category.OTHER, SYNCHRONIZE, args=args_of_wait)
+            wait = recorder.begin_wait(None if waited_for is None else waited_for.wait_args())
         try:
             return original(self, *args, **kwargs)
         finally:
-            recorder.end(opened)
+            recorder.end_wait(wait)
             if ends_with_wait:
                 for each in under_way:
                     _say_sender(each, self)
@@ -307,16 +306,17 @@ def _wait_at_the_end() -> None:
 def _wait_from_here() -> None:
     if at_backward_end:  # another bucket has asked for it
         return
-    opened = recorder.begin(Category.OTHER, SYNCHRONIZE)
-    if opened is not None:
-        at_backward_end.append(lambda: _waited(opened))
+    wait = recorder.begin_wait()
+    if wait is not None:
+        at_backward_end.append(lambda: _waited(wait))
 
 
-def _waited(opened: recorder.OpenSpan) -> None:
+def _waited(wait: recorder.Wait) -> None:
     """The end of DDP's backward pass.  After the last bucket has arrived, gradients were copied out of the buckets."""
     last, _Bucket.last = _Bucket.last, None
-    recorder.end(opened, None if last is None else last.wait_args())
+    start_ns = wait[0].start_ns
+    recorder.end_wait(wait, None if last is None else last.wait_args())
     last_end_ns = max((group.last_end_ns for group in groups.values()), default=0)
-    if last_end_ns > opened.start_ns and recorder.device() is None:
+    if last_end_ns > start_ns and recorder.device() is None:
         end_ns = recorder.now_ns()
         recorder.complete(LaneKind.COMMUNICATION, Category.FUSION, MEMCPY_OUT, last_end_ns, end_ns)

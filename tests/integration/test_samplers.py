@@ -15,8 +15,9 @@ from .ranks import REPOSITORY, run_ranks
 
 _ASK = """
 import json, sys
-from tlkit.runtime.instrument.samplers import _device
-source = _device(int(sys.argv[1]))
+from tlkit.runtime.instrument.own_device import InUse
+from tlkit.runtime.instrument.samplers import open_device
+source = open_device(InUse(int(sys.argv[1]), ""))
 print(json.dumps(None if source is None else [dict(source(1.0)), dict(source(1.0))]))
 """
 

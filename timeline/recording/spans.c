@@ -55,7 +55,7 @@ static PyMemberDef OpenSpan_members[] = {
     {"category", T_OBJECT, offsetof(OpenSpan, category), READONLY, NULL},
     {"args", T_OBJECT, offsetof(OpenSpan, args), 0, NULL},
     {"tid", T_INT, offsetof(OpenSpan, tid), READONLY, NULL},
-    {"start_ns", T_LONGLONG, offsetof(OpenSpan, start_ns), READONLY, NULL},
+    {"start_ns", T_LONGLONG, offsetof(OpenSpan, start_ns), 0, NULL},
     {"is_claimed", T_BOOL, offsetof(OpenSpan, is_claimed), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

@@ -85,6 +85,8 @@ class TorchBinding:
         """See `Binding`."""
         for entry in entries:
             if not entry.tensor.is_cpu:
+                if own_device.in_use() is None:
+                    own_device.note()
                 devices.mark_produced(entry)
 
     def absent(self, request: Request, device: Any) -> torch.Tensor:
@@ -94,16 +96,17 @@ class TorchBinding:
         neutral(ReduceOp(request.op), tensor)
         return tensor
 
-    def execute(self, group: transports.Group, batch: Batch) -> None:
+    def execute(self, group: transports.Group, batch: Batch) -> int | None:
         """See `Binding`."""
         site = Site(group, self._buffers)
         operate = COLLECTIVES[batch.entries[0].request.kind]
         with _mode_of(batch):
             if batch.entries[0].tensor.is_cpu:
                 operate(site, batch)
-            else:
-                with devices.own_stream(batch.entries):
-                    operate(site, batch)
+                return None
+            with devices.own_stream(batch.entries) as times:
+                operate(site, batch)
+            return times.begun_ns
 
     def instrument(self) -> None:
         """See `Binding`."""
@@ -111,6 +114,6 @@ class TorchBinding:
 
     def sample(self, interval_s: float, local_rank: int) -> Callable[[], None]:
         """See `Binding`."""
-        sampler = Sampler(interval_s, local_rank=local_rank, device=own_device.index_for_nvml())
+        sampler = Sampler(interval_s, local_rank=local_rank)
         sampler.start()
         return sampler.stop

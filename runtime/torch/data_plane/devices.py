@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ....timeline import recorder
 from ...core.work import Entry
 
 #: torch leaves its classes untyped.
@@ -26,9 +27,17 @@ def mark_produced(entry: Entry) -> None:
     entry.produced = event
 
 
+class Times:
+    """When the device was at a batch, which may be long after the host handed it out."""
+
+    begun_ns: int | None = None
+    """On the recorder's clock; None while nobody records."""
+
+
 @contextmanager
-def own_stream(entries: Sequence[Entry]) -> Iterator[None]:
+def own_stream(entries: Sequence[Entry]) -> Iterator[Times]:
     """Run the block on the runtime's stream, after the tensors were produced; leave when it has finished there."""
+    times = Times()
     device = entries[0].tensor.device
     stream = _streams.get(device)
     if stream is None:
@@ -37,7 +46,13 @@ def own_stream(entries: Sequence[Entry]) -> Iterator[None]:
         for entry in entries:
             if entry.produced is not None:
                 stream.wait_event(entry.produced)
-        yield
+        timed = recorder.device()
+        begun = None if timed is None else timed.mark()
+        yield times
+        ended = None if timed is None else timed.mark()
         done = _cuda.Event(blocking=True)
         done.record(stream)
         done.synchronize()
+    if timed is not None:
+        found = timed.times_ns((begun, ended))
+        times.begun_ns = None if found is None else found[0]

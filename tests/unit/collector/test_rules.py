@@ -132,17 +132,35 @@ def test_why_a_rank_is_slow(counter: str, more_input: float, slug: str, words: s
     assert words in verdict.sentence
 
 
+def with_clocks(trace: Trace, clock_of_slow: float, others: float, *, noted: float) -> Trace:
+    """Counters of the devices of three ranks, of which rank 1 is slow; all of them note a reason for their clocks."""
+    rows = [
+        row
+        for rank in range(3)
+        for second in range(4)
+        for row in (
+            (rank, "gpu sm clock MHz", second * 10**9, clock_of_slow if rank == 1 else others),
+            (rank, "gpu throttled", second * 10**9, noted),
+        )
+    ]
+    columns = {name: [row[number] for row in rows] for number, name in enumerate(COUNTER_COLUMNS)}
+    return replace(trace, counters=make_table(COUNTER_COLUMNS, columns))
+
+
+def test_a_device_at_the_clock_of_the_others_is_not_to_blame() -> None:
+    """Whatever reason it notes for its clock: at its power cap every busy device has one."""
+    steps = jittered(changed(3, 30, [1], backward=50))
+    verdict = analyze(with_clocks(make_trace(steps), 1755.0, 1755.0, noted=1.0)).verdict
+
+    assert (verdict.class_, verdict.ranks) == ("straggler", (1,))
+    assert "MHz" not in verdict.sentence
+    assert verdict.evidence.get("root_cause", {}).get("is") != "throttled-device"
+
+
 def test_a_device_that_runs_slower_than_the_others_is_why_its_rank_is_slow() -> None:
     """By its clock, whatever its processor did."""
     steps = jittered(changed(3, 30, [1], backward=50))
-    trace = make_trace(steps)
-    rows = [
-        (rank, "gpu sm clock MHz", second * 10**9, 900.0 if rank == 1 else 1400.0)
-        for rank in range(3)
-        for second in range(4)
-    ]
-    columns = {name: [row[number] for row in rows] for number, name in enumerate(COUNTER_COLUMNS)}
-    verdict = analyze(replace(trace, counters=make_table(COUNTER_COLUMNS, columns))).verdict
+    verdict = analyze(with_clocks(make_trace(steps), 900.0, 1400.0, noted=0.0)).verdict
 
     assert (verdict.class_, verdict.ranks) == ("straggler", (1,))
     assert verdict.evidence["root_cause"]["is"] == "throttled-device"

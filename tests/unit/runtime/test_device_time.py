@@ -3,74 +3,26 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from tlkit.collector import analyze
-from tlkit.runtime.core import shard_header as headers
-from tlkit.runtime.core.control.clock_sync import SAME_CLOCK
 from tlkit.runtime.instrument import copies, device_time, model, optimizer
 from tlkit.timeline import open_trace, recorder
-from tlkit.timeline.shard_writer import ShardWriter
 from tlkit.timeline.vocabulary import BACKWARD, FORWARD, Category, LaneKind
 
-MS = 1_000_000
-
-
-class Device:
-    """A device that does what it is handed one after the other, on a clock of its own that runs off from the host's."""
-
-    def __init__(self) -> None:
-        self.host_ns = 0
-        self.busy_until_ns = 0
-        self.drift = 1e-4
-
-    def launch(self, took_ns: int) -> None:
-        """Hand out a kernel; the host goes on at once."""
-        self.busy_until_ns = max(self.busy_until_ns, self.host_ns) + took_ns
-
-    def mark(self) -> Any:
-        """An event behind everything."""
-        return Event(self, max(self.busy_until_ns, self.host_ns))
-
-    def anchor(self) -> tuple[Any, int]:
-        """An event of an idle stream: passed at once."""
-        return Event(self, self.host_ns), self.host_ns
-
-
-class Event:
-    """A moment, of which only the distance from another one is told, in ms of the device's clock."""
-
-    def __init__(self, device: Device, at_ns: int) -> None:
-        self._device, self._at_ns = device, at_ns
-
-    def query(self) -> bool:
-        return self._at_ns <= self._device.host_ns
-
-    def elapsed_time(self, later: "Event") -> float:
-        return (later._at_ns - self._at_ns) * (1 + self._device.drift) / 1e6
+from .doubles import MS, Device, start, use_clock_of
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """A device, whose host's clock the recorder reads."""
-    double = Device()
-    double.host_ns = 1_000_000_000
-    monkeypatch.setattr(recorder, "now_ns", lambda: double.host_ns)
-    monkeypatch.setattr("time.monotonic_ns", lambda: double.host_ns)
+    double = Device(drift=1e-4)
+    use_clock_of(monkeypatch, double)
     yield double
     device_time.uninstall()
     recorder.stop_timeline()
-
-
-def start(path: Path, origin_ns: int) -> None:
-    run = headers.Run("r", origin_ns, 0)
-    header = headers.shard_header(
-        run, rank=0, size=1, local_rank=0, clock=SAME_CLOCK, device="cuda", versions={}, runtime="torch"
-    )
-    recorder.start_timeline(ShardWriter(path, header, flush_interval_s=1000))
 
 
 def test_phases_are_where_the_device_does_them(device: Device, tmp_path: Path) -> None:

@@ -44,4 +44,7 @@ class Transport(Protocol):
         """Let go of connections, together with the other ranks.  No call may follow."""
 
     def abort(self) -> None:
-        """Let go of connections without the other ranks, which may be gone."""
+        """Let go of connections without the other ranks, which may be gone.
+
+        Called by another thread while one waits in a collective, which has to return: without an error, if need be.
+        """

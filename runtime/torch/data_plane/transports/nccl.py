@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -10,6 +10,9 @@ import torch.distributed as dist
 from ....core.binding import Place
 from ....core.operations import ReduceOp
 from .gloo import REDUCE_OPS
+
+#: How long a collective may take, the device's backlog included, before torch ends the process.
+_PATIENCE_S: Final = 1800.0
 
 
 def is_built() -> bool:
@@ -26,7 +29,9 @@ class NcclTransport:
         """Prepare; the communicator itself is made at the first operation."""
         group: Any = vars(dist)["ProcessGroupNCCL"]  # CPU builds have none, and type checkers see those
         options = group.Options()
-        options._timeout = timedelta(seconds=place.timeout_s)  # noqa: SLF001  as torch.distributed itself does
+        # NCCL counts from when the host hands out, whatever the device still has to do before, and ends the process: the
+        # control plane hears of a dead rank sooner, and aborts.
+        options._timeout = timedelta(seconds=max(place.timeout_s, _PATIENCE_S))  # noqa: SLF001  as torch.distributed does
         self._rank = place.rank
         self._group: Any = group(place.store, place.rank, place.size, options)
 
@@ -68,7 +73,7 @@ class NcclTransport:
         self._group = None
 
     def abort(self) -> None:
-        """See `Transport`."""
-        if self._group is not None:
-            self._group.abort()
-        self._group = None
+        """See `Transport`.  What waits for the device returns then, without an error."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
