@@ -133,7 +133,7 @@ def environments(
             "HOROVOD_HOSTNAME": "localhost" if slot.is_local and address == LOOPBACK else slot.host,
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(meeting_port or port),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port if address == LOOPBACK else meeting_port or port),
             "RANK": str(slot.rank),
             "WORLD_SIZE": str(len(slots)),
             "LOCAL_RANK": str(slot.local_rank),

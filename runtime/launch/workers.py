@@ -1,8 +1,8 @@
 """The ranks as processes: started, listened to, and ended together.
 
-Each rank leads a session of its own, so that all it started can be ended with it, and asks the kernel to be killed when
-`tl-run` dies.  With the guardian, which does the same for what the ranks have started, not even SIGKILL of the launcher
-leaves anything behind.
+Each rank leads a session of its own, so that all it started can be ended with it, and asks the kernel for SIGTERM when `tl-run`
+dies.  With the guardian, which does the same for what the ranks have started and kills what is left after the grace, not even
+SIGKILL of the launcher leaves anything behind.
 """
 
 import contextlib
@@ -19,11 +19,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from ...timeline.errors import UsageError
-from .guardian import Guardian
+from .guardian import GRACE_S, Guardian
 from .output import LinePrefixer, RankStream, Sink
-
-#: How long a rank may take to end after it was asked to, before it gets SIGKILL.
-GRACE_S: Final = 5.0
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -121,8 +118,8 @@ class Workers:
     def _start(self, number: int, rank: Rank, copies: tuple[Sink | None, Sink | None]) -> None:
         # Python has None for a stream that was closed when it started.
         consoles = [Sink(stream.fileno() if stream else None) for stream in (sys.stdout, sys.stderr)]
-        process = _start_process(rank)
         assert self._guardian is not None
+        process = _start_process(rank, signal.SIGTERM if self._guardian.is_there else signal.SIGKILL)
         self._guardian.watch(process.pid)
         streams = [
             RankStream(source, LinePrefixer(self._prefix(rank.label, name)), console, copy)
@@ -257,7 +254,7 @@ class Workers:
         self._selector.close()
 
 
-def _start_process(rank: Rank) -> subprocess.Popen[bytes]:
+def _start_process(rank: Rank, last_signal: signal.Signals) -> subprocess.Popen[bytes]:
     launcher = os.getpid()
     process = subprocess.Popen(  # noqa: S603  running the user's command is the purpose
         rank.command,
@@ -266,7 +263,7 @@ def _start_process(rank: Rank) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=lambda: die_with(launcher),  # noqa: PLW1509  a few plain system calls
+        preexec_fn=lambda: die_with(launcher, last_signal),  # noqa: PLW1509  a few plain system calls
     )
     if rank.said is not None and process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):  # its exit status says why
@@ -284,8 +281,8 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def die_with(launcher: int) -> None:
-    """Between fork and exec: be killed when the launcher dies; if it has died already, do not start."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with(launcher: int, last_signal: signal.Signals = signal.SIGKILL) -> None:
+    """Between fork and exec: get a signal when the launcher dies; if it has died already, do not start."""
+    _libc.prctl(_PR_SET_PDEATHSIG, last_signal, 0, 0, 0)
     if os.getppid() != launcher:
         os._exit(1)

@@ -111,6 +111,27 @@ def test_however_the_launcher_ends_no_rank_is_left(number: signal.Signals, statu
     assert gone(children)
 
 
+def test_ranks_of_a_killed_launcher_may_save(tmp_path: Path) -> None:
+    """They are asked to end, as by a launcher that is asked itself."""
+    code = (
+        "import os, signal, sys, time\n"
+        "def save(*_):\n"
+        f"    open(os.path.join({str(tmp_path)!r}, os.environ['HOROVOD_RANK']), 'w').close()\n"
+        "    os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print(os.getpid(), flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    launcher = start("-np", "2", sys.executable, "-c", code)
+    assert launcher.stdout is not None
+    ranks = [int(launcher.stdout.readline().partition(":")[2]) for _ in range(2)]
+    launcher.kill()
+    launcher.communicate(timeout=30)
+
+    assert gone(ranks)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
 def test_a_command_that_is_not_there_is_said() -> None:
     """As a shell does."""
     status, _, stderr = run("-np", "2", "no-such-command-anywhere")
