@@ -1,11 +1,12 @@
 """A trace as a file for other programs: Chrome JSON for Perfetto, Parquet for tables, Horovod's own form for old parsers."""
 
 import gzip
+import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO, cast
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from .errors import TraceError
 from .horovod_format import HorovodFormat
 from .nvtxt import write_nvtxt
 from .packed_tables import KEY, VERSION, pack
+from .perfetto_file import SUFFIXES, write_perfetto
 from .scanning import decode_args, plain
 from .shard_format import ShardClock, ShardHeader, TensorLife
 from .trace import TABLES, Trace
@@ -30,7 +32,7 @@ Progress = Callable[[int, int], None]
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
-FORMATS: Final = ("chrome", "parquet", "horovod", "nsight")
+FORMATS: Final = ("chrome", "parquet", "perfetto", "horovod", "nsight")
 
 
 def format_of(path: Path) -> str:
@@ -42,11 +44,15 @@ def format_of(path: Path) -> str:
     name = path.name.removesuffix(".gz")
     if name.endswith(".json"):
         return "chrome"
+    if name.endswith(SUFFIXES):
+        return "perfetto"
     if name.endswith(".nvtxt"):
         return "nsight"
     if name.endswith(".parquet") or not Path(name).suffix:
         return "parquet"
-    raise TraceError(f"{path}: its ending does not tell the format; use .json, .json.gz, .parquet or .nvtxt, or --to")
+    raise TraceError(
+        f"{path}: its ending does not tell the format; use .json, .json.gz, .pftrace, .parquet or .nvtxt, or --to"
+    )
 
 
 def write(trace: Trace, path: Path, form: str, progress: Progress = lambda _done, _total: None) -> None:
@@ -62,6 +68,10 @@ def write(trace: Trace, path: Path, form: str, progress: Progress = lambda _done
         if form == "parquet":
             _write_parquet(trace, path)
             return
+        if form == "perfetto":
+            with _binary_file(path) as packed:
+                write_perfetto(trace, packed, progress)
+            return
         with _text_file(path) as file:
             if form == "horovod":
                 _write_horovod(trace, file)
@@ -75,15 +85,18 @@ def write(trace: Trace, path: Path, form: str, progress: Progress = lambda _done
 
 @contextmanager
 def _text_file(path: Path) -> Iterator[TextIO]:
-    """A text file that is in place only when it is whole; packed if its name says so."""
+    """As `_binary_file`, for text."""
+    with _binary_file(path) as file, io.TextIOWrapper(file, encoding="utf-8", write_through=False) as text:
+        yield text
+
+
+@contextmanager
+def _binary_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that is in place only when it is whole; packed if its name says so."""
     scratch = path.with_name(f".{path.name}.writing")
     try:
-        if path.suffix == ".gz":
-            with gzip.open(scratch, "wt", encoding="utf-8", compresslevel=5) as file:
-                yield file
-        else:
-            with scratch.open("w", encoding="utf-8") as file:
-                yield file
+        with gzip.open(scratch, "wb", compresslevel=5) if path.suffix == ".gz" else scratch.open("wb") as file:
+            yield cast("BinaryIO", file)
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)

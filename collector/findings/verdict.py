@@ -64,7 +64,7 @@ def _what_to_do(condition: Condition) -> str:
 
 
 def _nothing_known(facts: Facts) -> Finding:
-    if facts.trace.meta.format == "chrome":
+    if facts.trace.meta.format in {"chrome", "perfetto"}:
         return plain(
             "unknown",
             "no-steps",

@@ -5,14 +5,24 @@ from importlib.metadata import entry_points
 from typing import Any, Final, cast
 
 from ..errors import UsageError, first_line
-from . import chrome, flight_recorder, horovod, kineto, nccl_inspector, nsys, tlkit, written
+from . import chrome, flight_recorder, horovod, kineto, nccl_inspector, nsys, perfetto, tlkit, written
 from .base import Format, Progress
 
 #: Entry points of this group name readers: modules, or classes that are made without arguments.
 GROUP: Final = "tlkit.formats"
 
 #: The special before the general: the first that knows a file reads it.
-_OWN: Final[tuple[Any, ...]] = (written, tlkit, horovod, kineto, nsys, flight_recorder, nccl_inspector, chrome)
+_OWN: Final[tuple[Any, ...]] = (
+    written,
+    tlkit,
+    horovod,
+    kineto,
+    nsys,
+    flight_recorder,
+    nccl_inspector,
+    perfetto,
+    chrome,
+)
 
 
 @cache
