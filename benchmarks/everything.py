@@ -51,6 +51,7 @@ BENCHMARKS: dict[str, Arguments] = {
     "step_time": lambda _, __: [],
     "collectives": lambda _, __: [],
     "control_plane": lambda _, __: [],
+    "protocol": lambda _, quick: ["--seeds", "200"] if quick else [],
     "endurance": lambda _, quick: ["--only", "idle"] if quick else [],
     "load": lambda _, quick: ["--megabytes", "20", "--rounds", "1"] if quick else [],
     "analysis": lambda folder, quick: [profiles(folder, 8, 2 if quick else 31)],

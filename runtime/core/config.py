@@ -130,7 +130,7 @@ class Config:
     """How much of a timeline stays; None for everything."""
     fusion_threshold_nbytes: int = 128 * 1024 * 1024
     cycle_time_s: float = 0.001
-    cache_capacity: int = 1024
+    cache_capacity: int = 8192
     cpu_operations: str = ""
     gpu_operations: str = ""
     fusion_threshold_is_set: bool = False
@@ -166,7 +166,7 @@ class Config:
             keep=_keep(environment),
             fusion_threshold_nbytes=int(_number(environment, "HOROVOD_FUSION_THRESHOLD", 128 * 1024 * 1024)),
             cycle_time_s=_number(environment, "HOROVOD_CYCLE_TIME", 1.0) / 1e3,
-            cache_capacity=int(_number(environment, "HOROVOD_CACHE_CAPACITY", 1024)),
+            cache_capacity=int(_number(environment, "HOROVOD_CACHE_CAPACITY", 8192)),
             cpu_operations=environment.get("HOROVOD_CPU_OPERATIONS", "").strip().lower(),
             gpu_operations=(environment.get("HOROVOD_GPU_OPERATIONS") or environment.get("HOROVOD_GPU_ALLREDUCE") or "")
             .strip()

@@ -77,7 +77,7 @@ SETTINGS: Final = (
         "cache-capacity",
         "HOROVOD_CACHE_CAPACITY",
         int,
-        "remember this many negotiated tensors (default 1024)",
+        "remember this many negotiated tensors (default 8192)",
         "params.cache_capacity",
     ),
     Setting(

@@ -11,7 +11,7 @@ from .coordinator import Coordinator, Orders, share_out, split
 from .links import Links
 from .messages import Progress, Ready, Work, encode
 from .stalls import describe_stall, report_behind, report_stalls
-from .watch import Watch
+from .watch import Watch, no_answer_of
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -147,7 +147,12 @@ class Desk:
             self._next_warning_ns = now_ns + max(longer_ns, 10**8)
             self._alarm("stall", describe_stall(stalled, behind, self._hosts))
         reason = "" if behind is None else report_behind(behind, self._hosts, self._config, quiet=quiet)
-        return reason or report_stalls(stalled, self._config, quiet=quiet)
+        missing = {rank for tensor in stalled for rank in tensor.missing_ranks}
+        silent = self.watch.silent_of(missing, now_ns)
+        self.watch.ask(missing - self.watch.asked.keys(), now_ns)
+        return reason or report_stalls(
+            stalled, self._config, quiet=quiet, silent=no_answer_of(silent, self._hosts) if silent else ""
+        )
 
     def _note_own(self) -> None:
         self.watch.heard(self._rank, Progress(self._executor.done, self._executor.begun))

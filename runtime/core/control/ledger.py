@@ -230,7 +230,8 @@ class Ledger:
         """Answer everything that is waiting with `error`."""
         self._ask_all(self._known.renegotiate_all(), 0)
         responses = []
-        for pending in self._pending.values():
+        last = self._next_place
+        for _, pending in sorted(self._pending.items(), key=lambda item: (self._order.get(item[0], last), item[0])):
             request = next(iter(pending.requests.values()))
             responses.append(self._answer([Negotiated(id=-1, request=request, arrivals_ns=(), error=error)], {}))
         self._pending.clear()

@@ -259,7 +259,8 @@ class Node:
         self._sound_alarms()
         self._speak()
         if self.desk is not None:
-            cycle_time_s = self.desk.dispatch()
+            # Once they leave, ranks refuse what they had asked for.
+            cycle_time_s = None if self.departure.under_way else self.desk.dispatch()
             if cycle_time_s is not None:
                 self._cycle_time_ns = round(cycle_time_s * 1e9)
             reason = self.desk.check()

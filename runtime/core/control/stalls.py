@@ -24,11 +24,12 @@ def describe_stall(stalled: Sequence[Stalled], behind: Behind | None, hosts: Seq
     return f"rank {missing} did not submit {first.name} within {first.waiting_ns / 1e9:.1f} s"
 
 
-def report_stalls(stalled: Sequence[Stalled], config: Config, *, quiet: bool = False) -> str:
+def report_stalls(stalled: Sequence[Stalled], config: Config, *, quiet: bool = False, silent: str = "") -> str:
     """Warn of stalled tensors in Horovod's words, which log watchers match on.
 
     Args:
         quiet: whether it was said a moment ago; what ends the job is said all the same.
+        silent: says which of the missing ranks do not answer, "" if all do.
 
     Returns:
         Why the job has to end, "" if it may go on waiting.
@@ -50,14 +51,16 @@ def report_stalls(stalled: Sequence[Stalled], config: Config, *, quiet: bool = F
     _log.warning(
         "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for "
         "remainder of ranks for more than %g seconds. This may indicate that different ranks are trying to submit different "
-        "tensors or that only subset of ranks is submitting tensors, which will cause deadlock.\nMissing ranks:\n%s",
+        "tensors or that only subset of ranks is submitting tensors, which will cause deadlock.\nMissing ranks:\n%s%s",
         config.stall_warning_s,
         "\n".join(lines),
+        silent and f"\n{silent}",
     )
     if not stop:
         return ""
     _log.error('One or more rank (marked by "!") is stalled for longer than %g seconds. Will shutdown.', limit_s)
-    return f"ranks {sorted(by_rank)} did not submit {stalled[0].name} within {limit_s:g} s"
+    reason = f"ranks {list(stalled[0].missing_ranks)} did not submit {stalled[0].name} within {limit_s:g} s"
+    return f"{reason}; {silent}" if silent else reason
 
 
 def report_behind(behind: Behind, hosts: Sequence[str], config: Config, *, quiet: bool) -> str:

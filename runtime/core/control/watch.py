@@ -92,13 +92,16 @@ class Watch:
         late = [rank for rank, (_, since_ns) in self._since.items() if now_ns - since_ns > longer_than_ns]
         if not late:
             return None
-        # Who was asked just now has had no time to answer.
-        silent = [rank for rank in late if self.asked.get(rank, now_ns) < now_ns]
+        silent = self.silent_of(late, now_ns)
         ranks = silent or self._not_begun(late) or late
         waiting_ns = now_ns - max(self._since[rank][1] for rank in ranks)
         return Behind(
             ranks=tuple(sorted(ranks)), waiting_ns=waiting_ns, silent=bool(silent), what=self._name_of(ranks[0])
         )
+
+    def silent_of(self, ranks: Iterable[int], now_ns: int) -> list[int]:
+        """Those that were asked and do not answer.  Who was asked just now has had no time to."""
+        return [rank for rank in ranks if self.asked.get(rank, now_ns) < now_ns]
 
     def _not_begun(self, ranks: Sequence[int]) -> list[int]:
         """Those that have begun less than others."""
@@ -108,12 +111,16 @@ class Watch:
     def blame(self, hosts: Sequence[str]) -> str:
         """Who may be at fault for a failure, after `ask_all`; "" if nobody stands out."""
         if self.asked:
-            ranks = ", ".join(f"rank {rank} on {hosts[rank]}" for rank in sorted(self.asked))
-            return f"{ranks} did not answer: {NO_ANSWER}"
+            return no_answer_of(self.asked, hosts)
         late = self._not_begun(list(self._receipts.behind()))
         if not late:
             return ""
         return ", ".join(f"rank {rank} on {hosts[rank]}" for rank in sorted(late)) + " had not begun it"
+
+
+def no_answer_of(ranks: Iterable[int], hosts: Sequence[str]) -> str:
+    """Says that these ranks do not answer."""
+    return ", ".join(f"rank {rank} on {hosts[rank]}" for rank in sorted(ranks)) + f" did not answer: {NO_ANSWER}"
 
 
 class LeaderWatch:

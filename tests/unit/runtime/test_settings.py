@@ -36,7 +36,7 @@ def test_settings_are_read_and_nonsense_is_a_warning(caplog: pytest.LogCaptureFi
 
     assert config.cycle_time_s == pytest.approx(0.0025)
     assert config.fusion_threshold_nbytes == Config().fusion_threshold_nbytes
-    assert config.cache_capacity == 1024
+    assert config.cache_capacity == 8192
     assert not config.stall_check
     assert not config.mark_cycles
     assert (config.timeline, config.timeline_path) == ("DYNAMIC", None)
