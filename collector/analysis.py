@@ -17,6 +17,7 @@ from .findings import Finding, Rule, rules_for
 from .findings.doubt import doubt_note, doubted, promises_gains
 from .findings.incomplete import only_told
 from .findings.plan import PlanStep, make_plan
+from .findings.unexplained import unexplained
 from .findings.verdict import choose_verdict
 from .model.bandwidth import split_collectives, summarise_collectives
 from .model.blame import blame_of_parts, find_blame, summarise_blame
@@ -126,6 +127,8 @@ def analyze(
     condition = find_condition(trace, found, now_unix_ns=time.time_ns())
     looked_for = (rules_for(facts) if rules is None else rules) if found.count else ()
     told = only_told(facts, condition, [finding for rule in looked_for for finding in rule.find(facts)])
+    if found.count and rules is None:
+        told += only_told(facts, condition, unexplained(facts, told))
     findings, plan = make_plan(facts, told)
     verdict = choose_verdict(facts, findings, condition)
     note = doubt_note(facts)

@@ -152,13 +152,12 @@ class Replay:
         begin = np.maximum(
             np.where(same >= 0, made[:, np.maximum(same, 0)], -np.inf), np.where(freed >= 0, ordered, -np.inf)
         )
-        # Of what was ordered before the analysed steps only the wait itself is known.
+        # Of what was ordered before the analysed steps only the wait itself is known, or that it had been made in time.
         late_ns = np.maximum(loading.made_ns[batches] - loading.wait_start_ns[batches], 0)
-        made[:, batches] = np.where(
-            np.isfinite(begin),
-            begin + busy[:, batches],
-            asked_for[:, batches] + np.where(busy[:, batches] > 0, late_ns, 0),
+        before = np.where(
+            late_ns > 0, asked_for[:, batches] + np.where(busy[:, batches] > 0, late_ns, 0), loading.made_ns[batches]
         )
+        made[:, batches] = np.where(np.isfinite(begin), begin + busy[:, batches], before)
         ended: Matrix = made[:, batches]
         return ended
 

@@ -1,5 +1,6 @@
 """Made runs whose ranks depend on each other: what each one does is given, and when it happens follows from that."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -167,17 +168,18 @@ def _play(plan: Plan, recording: _Recording | None) -> np.ndarray:
     return ends
 
 
-def load(steps: int, *, compute: int, busy: int, workers: int, take: int = MS) -> Trace:
-    """One rank whose `workers` each make a batch in `busy` ns, two under way a worker; `take` ns to get one that is ready."""
+def load(steps: int, *, compute: int, busy: int | Sequence[int], workers: int, take: int = MS) -> Trace:
+    """One rank whose `workers` each make a batch in `busy` ns (of each batch, or all), two under way a worker; `take` ns to get one that is ready."""
     recording, now = _Recording(), 0
     made, taken = [0] * steps, [0] * steps
+    spent = [busy] * steps if isinstance(busy, int) else busy
     for step in range(steps):
         under_way = 2 * workers
         begin = max(made[step - workers] if step >= workers else 0, taken[step - under_way] if step >= under_way else 0)
-        made[step] = begin + busy
+        made[step] = begin + spent[step]
         recording.args.append(b'{"batch":%d}' % step)
         lane = f"data worker {step % workers}"
-        recording.spans.add(0, lane, "data worker", "data", DATA_FETCH, begin, busy, step)
+        recording.spans.add(0, lane, "data worker", "data", DATA_FETCH, begin, spent[step], step)
         taken[step] = max(now + take, made[step])
         recording.spans.add(0, "data loading", "data loading", "data", DATA_WAIT, now, taken[step] - now, -1)
         end = recording.own(0, "forward", taken[step], compute)

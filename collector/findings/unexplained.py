@@ -1,0 +1,156 @@
+"""What costs a run more than 5 %, and no rule has words for: a run with such a cost is not healthy.
+
+Every part of a step on every rank, on sets of ranks and on all of them is brought to what it is otherwise (the peers' in the
+same step; the run's own usual steps), every kind of collective is made quicker, agreement and unexplained waits are left out,
+and the run is replayed with each of these changes.  It says where the time is, not why.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ...timeline.vocabulary import Category
+from ..facts import Facts
+from ..model.breakdown import EXPOSED, IDLE, PARTS
+from ..model.pattern import find_pattern
+from ..model.words import milliseconds, name_ranks
+from ..predict.change import Change, removed
+from .base import WORTH_RATIO, Finding
+
+#: Fewer steps show nothing but chance.
+MIN_STEPS: Final = 12
+#: What is so many deviations off the usual is no chance, if it happens more than now and then.
+CLEAR: Final = 5.0
+MIN_HITS: Final = 3
+#: The deviation of normal noise is so many times its median absolute deviation.
+NORMAL: Final = 1.4826
+#: No change makes communication free: half of what it costs is what one can hope for.
+HALF: Final = 0.5
+#: The lower end of a gain's interval has to be above this: one chance step gains as much.
+MIN_CERTAIN: Final = 0.02
+MAX_CONFIDENCE: Final = 0.4
+
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    class_: str
+    what: str
+    rows: tuple[int, ...]
+    change: Change
+    by_step_ns: np.ndarray
+    """What goes from the ranks that have most of it: float[step]."""
+
+
+def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
+    """The largest cost that nothing in `findings` speaks of; nothing if one of them is worth a change."""
+    if any(finding.predicted_gain > WORTH_RATIO for finding in findings) or facts.replay is None:
+        return []
+    if facts.steps.count < MIN_STEPS or not facts.breakdown.knows_compute or facts.is_pipeline:
+        return []
+    candidates = [one for one in _candidates(facts) if one.by_step_ns.mean() > WORTH_RATIO * facts.mean_step_ns]
+    if not candidates:
+        return []
+    saved = facts.replay.baseline_ns - facts.replay.steps_ns([one.change for one in candidates])
+    best = candidates[int(saved.mean(axis=1).argmax())]
+    found = _finding(facts, best)
+    return [found] if found.predicted_gain > WORTH_RATIO and found.gain_interval[0] > MIN_CERTAIN else []
+
+
+def _candidates(facts: Facts) -> Iterator[_Candidate]:
+    for part in PARTS:
+        if part not in EXPOSED:
+            times = facts.part(part).astype(float)
+            yield from _beside_peers(part, times)
+            yield from _beside_usual(part, times)
+    yield from _waiting(facts)
+
+
+def _beside_peers(part: str, times: Matrix) -> Iterator[_Candidate]:
+    """Each rank that is longer than the median of all in a step, and all that are."""
+    if len(times) < 2:  # noqa: PLR2004  nobody to compare with
+        return
+    apart = times - np.sort(times, axis=0)[(len(times) - 1) // 2]
+    less = _clear(apart)
+    rows = np.flatnonzero((less > 0).sum(axis=1) > 0)
+    for chosen in [*([int(row)] for row in rows), rows.tolist()]:
+        mine = np.zeros(less.shape)
+        mine[chosen] = less[chosen]
+        if (mine > 0).any(axis=0).sum() >= MIN_HITS:
+            where = tuple(chosen)
+            yield _Candidate("straggler", part, where, _less_of(part, times, mine), mine.max(axis=0))
+
+
+def _beside_usual(part: str, times: Matrix) -> Iterator[_Candidate]:
+    """What all ranks have in common, in steps in which that is longer than usual."""
+    shared = times.min(axis=0)
+    less = _clear(shared[None, :] - np.median(shared))[0]
+    if (less > 0).sum() >= MIN_HITS:
+        class_ = "data" if part == str(Category.DATA) else "compute"
+        everywhere = np.broadcast_to(less, times.shape)
+        yield _Candidate(class_, part, tuple(range(len(times))), _less_of(part, times, everywhere), less)
+
+
+def _waiting(facts: Facts) -> Iterator[_Candidate]:
+    """Collectives by who calls them, agreement, and waits that nothing explains."""
+    assert facts.graph is not None
+    operations, everybody = facts.graph.operations, tuple(range(len(facts.ranks)))
+    exposed = np.sum([facts.part(part) for part in EXPOSED], axis=0).astype(float).max(axis=0)
+    callers = np.array(operations.caller, dtype=object)
+    for caller in sorted(set(operations.caller)):
+        factor = np.where(callers == caller, HALF, 1.0)
+        what = f"collectives called for {caller}" if caller else "collectives"
+        yield _Candidate("communication", what, everybody, Change(latency=factor, transfer=factor), exposed)
+    yield _Candidate("communication", "agreement on what to reduce", everybody, Change(negotiation=HALF), exposed)
+    if not facts.breakdown.on_device:
+        idle = facts.part(IDLE).astype(float)
+        yield _Candidate(
+            "compute", "waiting for what was not recorded", everybody, Change(work={IDLE: HALF}), idle.max(axis=0)
+        )
+
+
+def _clear(apart: Matrix) -> Matrix:
+    """What is clear of the ups and downs of a rank, 0 elsewhere."""
+    middle = np.median(apart, axis=1, keepdims=True)
+    spread = NORMAL * np.median(np.abs(apart - middle), axis=1, keepdims=True)
+    # A rank is not clear of its own ups and downs alone, but of those of all.
+    clear = CLEAR * np.maximum(spread, np.median(spread))
+    return np.where(apart > clear, apart, 0.0)
+
+
+def _less_of(part: str, times: Matrix, less: Matrix) -> Change:
+    factor = removed(times, less)
+    return Change(work={part: factor}, loading=factor) if part == str(Category.DATA) else Change(work={part: factor})
+
+
+def _finding(facts: Facts, candidate: _Candidate) -> Finding:
+    outcome = facts.outcome(candidate.change)
+    ranks = tuple(facts.ranks[row] for row in candidate.rows)
+    pattern = find_pattern(candidate.by_step_ns, facts.steps.numbers)
+    who = name_ranks(ranks, len(facts.ranks))
+    return Finding(
+        class_=candidate.class_,
+        cause="unexplained",
+        ranks=ranks,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        outcome=outcome,
+        confidence=MAX_CONFIDENCE,
+        evidence={
+            "what": candidate.what,
+            "mean_saved_ns": round(outcome.mean_saved_ns),
+            "pattern": pattern.kind,
+            **pattern.evidence,
+        },
+        remedy=(
+            f"Look at {candidate.what} {pattern.words} in the timeline (tl-dash), and with py-spy dump --pid of a rank while it "
+            "lasts."
+        ),
+        sentence=(
+            f"Unexplained: {candidate.what} of {who[0].lower()}{who[1:]} costs {milliseconds(outcome.mean_saved_ns)} of each "
+            f"{milliseconds(facts.mean_step_ns)} step more than it does otherwise ({pattern.words})."
+        ),
+    )

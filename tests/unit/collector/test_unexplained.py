@@ -1,0 +1,70 @@
+"""A run is healthy only if no change of the whole family gains 5 %: what no rule has words for is told as that."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.traces import MS
+from tlkit.collector import Analysis, analyze
+from tlkit.collector.findings import RULES
+from tlkit.collector.findings.straggler import SlowRanks
+from tlkit.collector.findings.unexplained import unexplained
+
+from .runs import Plan, even, record
+
+LATE = 12 * MS
+
+
+def each_rank_once(ranks: int = 16) -> Plan:
+    """Another rank is 12 of 100 ms late in each step: too seldom for any of them to stand out."""
+    plan = even(ranks, ranks)
+    noise = np.random.default_rng(1).normal(0, 0.1 * MS, plan.forward.shape).astype(np.int64)
+    return replace(plan, forward=plan.forward + noise + np.eye(ranks, dtype=np.int64) * LATE)
+
+
+def without_straggler_rule(plan: Plan) -> Analysis:
+    """As if nobody had thought of slow ranks."""
+    analysis = analyze(record(plan), rules=[rule for rule in RULES if not isinstance(rule, SlowRanks)])
+    assert analysis.verdict.class_ == "healthy"
+    return analysis
+
+
+def test_a_cost_without_a_rule_is_told_with_part_ranks_and_gain() -> None:
+    """Nearly 12 ms of each step go to whoever's turn it is."""
+    analysis = without_straggler_rule(each_rank_once())
+    (finding,) = unexplained(analysis.facts, analysis.findings)
+
+    assert (finding.class_, finding.cause) == ("straggler", "unexplained")
+    assert set(finding.ranks) == set(range(1, 16))  # the first step is warm-up
+    assert finding.evidence["what"] == "forward"
+    assert finding.predicted_gain == pytest.approx(LATE / analysis.facts.mean_step_ns, abs=0.01)
+    assert finding.sentence.startswith("Unexplained: forward of ")
+
+
+def test_the_verdict_is_never_healthy_then() -> None:
+    """Whatever the rules say of it."""
+    verdict = analyze(record(each_rank_once())).verdict
+
+    assert verdict.class_ == "straggler"
+    assert verdict.predicted_gain > 0.05
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chance_is_not_explained(seed: int) -> None:
+    """Ranks that vary by 5 %, on their own and together."""
+    plan, random = even(8, 40, buckets=3), np.random.default_rng(seed)
+    together, alone = random.lognormal(0, 0.05, (1, 40)), random.lognormal(0, 0.05, (8, 40))
+    forward = (plan.forward * together * alone).astype(np.int64)
+    backward = (plan.backward * (together * random.lognormal(0, 0.05, (8, 40)))[:, :, None]).astype(np.int64)
+    analysis = analyze(record(replace(plan, forward=forward, backward=backward)))
+
+    assert unexplained(analysis.facts, []) == []
+
+
+def test_what_has_a_name_is_not_told_twice() -> None:
+    """Only where no finding is worth a change."""
+    analysis = without_straggler_rule(each_rank_once())
+    (finding,) = unexplained(analysis.facts, [])
+
+    assert unexplained(analysis.facts, [finding]) == []
