@@ -14,7 +14,7 @@ from ..model.intervals import of_spans, total_within
 #: The cause has to explain this much of the excess.
 EXPLAINS: Final = 0.5
 #: A rank that has this much more input than the others has uneven batches.
-MORE_INPUT_RATIO: Final = 1.1
+MORE_INPUT_RATIO: Final = 1.04
 
 #: A clock this much lower than the others' is throttled.
 THROTTLED_RATIO: Final = 0.9

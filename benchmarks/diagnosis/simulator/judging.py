@@ -108,6 +108,10 @@ def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
     causes |= {*kind.causes, *(kind.causes_everywhere if fault.is_everywhere else ())}
     if fault.changes_ranks and found.cause == "stragglers-in-turn":
         return found.class_ == class_of(fault, case.file_format), ranks_right, found.part in _PARTS.get(fault.kind, ())
+    if case.file_format in {"kineto", "gpu"} and fault.kind == "huge-tensor":
+        causes |= {"exposed-communication", "exposed-nccl"}  # a profile names no tensors
+    if case.file_format == "kineto" and fault.kind == "slow-backward" and fault.is_blocked:
+        causes |= {"slow-host-code", "host-code"}  # before its first operator nothing says that backward has begun
     if fault.kind == "slow-link" and case.job.bytes_per_ns > VISIBLY_SLOW:
         causes |= {"oversize-gradient", "late-gradients"}  # a quick network, and too many bytes for it
     return (
