@@ -40,13 +40,15 @@ class Job(threading.Thread):
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_whoever_is_killed_nothing_is_lost(tmp_path: Path) -> None:
+def test_whoever_is_killed_nothing_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """kill -9 of either, in any order, at any moment."""
     kills, chance = amount(6, 200), random.Random(11)
     port, kept, log = free_port(), tmp_path / "kept", tmp_path / "push.log"
     job = Job(tmp_path, seed=5)
     server = start_collector(kept, port=port)
     sender = start_push(tmp_path / "t.json", server.url, log)
+    # Those that run when the test ends, however it does.
+    request.addfinalizer(lambda: (server.process.kill(), sender.kill()))
     job.start()
     killed = {"collector": 0, "sender": 0}
     for _ in range(kills):
