@@ -8,7 +8,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 def is_loopback(address: str) -> bool:
     """Whether an address is this host's own, which no other host reaches."""
-    return address == "localhost" or address.startswith("127.")
+    return address in {"localhost", "::1"} or address.startswith("127.")
 
 
 def own_address(master_address: str | None) -> str:

@@ -24,7 +24,7 @@ import msgspec
 
 from ... import __version__
 from ...timeline.errors import RuntimeFailure
-from .control.messages import Message
+from .control import messages
 
 #: The job's secret: any text that is the same on all ranks and known to nobody else.
 SECRET_VARIABLE: Final = "TLKIT_JOB_SECRET"  # noqa: S105  the variable's name
@@ -94,8 +94,9 @@ class Claim:
 @cache
 def _messages_digest() -> bytes:
     """Changes with any change of the messages between ranks."""
-    description = repr(msgspec.inspect.type_info(Message))
-    return hashlib.sha256(description.encode()).digest()[:8]
+    kinds = [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+    described = [(kind.__name__, kind.__struct_config__.tag, sorted(kind.__annotations__.items())) for kind in kinds]
+    return hashlib.sha256(repr(described).encode()).digest()[:8]
 
 
 def greeting() -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from ...timeline.errors import RuntimeFailure
 from . import elastic_client
-from .addresses import is_loopback
+from .addresses import is_loopback, own_address
 from .connections import connect_within_host, listen, listen_within_host, socket_path
 from .door import Door
 from .handshake import SECRET_VARIABLE, Caller, NotOfThisJob, Proof, Purpose, introduce
@@ -245,7 +245,10 @@ def _place_by_mpi(launched: Launched, communicator: Any, timeout_s: float) -> Me
     secret = communicator.bcast(secrets.token_hex(32), 0)
     if len(set(hosts)) == 1:
         return OnThisHost(f"mpi {secret}", secret)
-    return _AnnouncedByMpi(communicator, launched.rank, socket.gethostbyname(socket.gethostname()), secret, timeout_s)
+    another = next((host for host, boot in hosts if (host, boot) != hosts[0]), "")
+    # A host's own name may stand for 127.0.1.1.
+    address = own_address(another) or _numeric(socket.gethostname())
+    return _AnnouncedByMpi(communicator, launched.rank, address, secret, timeout_s)
 
 
 class _AnnouncedByMpi:

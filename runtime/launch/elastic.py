@@ -12,7 +12,6 @@ import secrets
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -20,11 +19,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from ...timeline.errors import UsageError
+from ...timeline.errors import TlkitError, UsageError
 from ..core import elastic_client
 from ..core.door import Guest
 from ..core.handshake import SECRET_VARIABLE
-from .hosts import is_local, parse_hosts
+from .discovery import run_discovery
+from .hosts import is_local
 from .placement import environments, free_ports, master_address, place, remote_shell, remote_starter
 from .reception import Reception
 from .remote import describe_rank
@@ -32,7 +32,6 @@ from .roster import Member, Roster
 from .workers import Rank, Workers
 
 _DISCOVERY_INTERVAL_S: Final = 1.0
-_DISCOVERY_TIMEOUT_S: Final = 30.0
 _ELASTIC_TIMEOUT_S: Final = 600.0
 
 #: How long the slot of a worker that has died is not used, unless the user says otherwise; doubles with every death.
@@ -208,21 +207,28 @@ class ElasticJob:
         for host in self._roster.vacancies(time.monotonic()):
             number = self._started
             self._started += 1
-            environment = {
-                **self._inherited,
-                **self._settings,
-                "HOROVOD_ELASTIC": "1",
-                "HOROVOD_HOSTNAME": host,
-                "TLKIT_RUN_ID": self._run_id,
-                "PYTHONUNBUFFERED": "1",
-                elastic_client.ADDRESS: self._reception.address_for(host),
-                elastic_client.WORKER: str(number),
-                SECRET_VARIABLE: self._secret,
-            }
-            self._workers.add(number, self._worker(number, host, environment))
-            self._roster.add(number, host)
+            try:
+                self._workers.add(number, self._worker(number, host))
+            except (TlkitError, OSError) as error:
+                if is_local(host):
+                    raise UsageError(f"cannot start {self._command[0]}: {error}") from error
+                print(f"tl-run: {host} is left out for a while: {error}", file=sys.stderr)
+                self._let_rest(host)
+            else:
+                self._roster.add(number, host)
 
-    def _worker(self, number: int, host: str, environment: Mapping[str, str]) -> Rank:
+    def _worker(self, number: int, host: str) -> Rank:
+        environment = {
+            **self._inherited,
+            **self._settings,
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_HOSTNAME": host,
+            "TLKIT_RUN_ID": self._run_id,
+            "PYTHONUNBUFFERED": "1",
+            elastic_client.ADDRESS: self._reception.address_for(host),
+            elastic_client.WORKER: str(number),
+            SECRET_VARIABLE: self._secret,
+        }
         if is_local(host):
             return Rank(self._command, environment, label=number)
         shell = remote_shell(host, *self._ssh)
@@ -277,36 +283,6 @@ class ElasticJob:
             changed = self._roster.has_changed
         with guest.connection as connection, suppress(OSError):
             connection.sendall(json.dumps({"changed": changed}).encode() + b"\n")
-
-
-def run_discovery(script: str, slots_per_host: int | None) -> dict[str, int]:
-    """Hosts and slots that a script prints, one `host:slots` or `host` a line.
-
-    Args:
-        slots_per_host: for lines without slots.
-
-    Raises:
-        UsageError: the script fails, or prints something else.
-    """
-    try:
-        ended = subprocess.run(  # noqa: S603  the user's script
-            [os.path.abspath(script) if os.path.exists(script) else script],  # noqa: PTH100, PTH110
-            capture_output=True,
-            text=True,
-            timeout=_DISCOVERY_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"--host-discovery-script {script} cannot be run: {error}") from error
-    if ended.returncode:
-        raise UsageError(
-            f"--host-discovery-script {script} ended with {ended.returncode}: {ended.stderr.strip()[-200:]}"
-        )
-    found: dict[str, int] = {}
-    for line in filter(None, map(str.strip, ended.stdout.splitlines())):
-        ((host, slots),) = parse_hosts(line)
-        found[host] = slots if ":" in line or slots_per_host is None else slots_per_host
-    return found
 
 
 def run_elastic(

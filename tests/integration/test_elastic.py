@@ -57,7 +57,14 @@ class _Job:
     """A running elastic job, whose lines are read one by one."""
 
     def __init__(
-        self, folder: Path, steps: int, *flags: str, before: str = "", last: str = "", after: str = ""
+        self,
+        folder: Path,
+        steps: int,
+        *flags: str,
+        before: str = "",
+        last: str = "",
+        after: str = "",
+        shell: str = "ssh",
     ) -> None:
         """Start it.
 
@@ -65,6 +72,7 @@ class _Job:
             before: what a worker does before it comes, in one line.
             last: what a rank does at the end of each step.
             after: what a rank does after training.
+            shell: what reaches other hosts.
         """
         script = folder / "train.py"
         code = _SCRIPT.replace("# BEFORE", before).replace("# LAST", last).replace("# AFTER", after)
@@ -74,7 +82,7 @@ class _Job:
         self._log = self._stderr.open("w")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tlkit.runtime.launch.cli", *flags, sys.executable, str(script)],
-            env=kept | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+            env=kept | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "TLKIT_REMOTE_SHELL": shell},
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
@@ -233,6 +241,18 @@ def test_a_host_where_a_rank_died_is_left_and_comes_back(tmp_path: Path) -> None
     assert back[3] > left[3]
     assert job.finish() == 0, (tmp_path / "stderr").read_text()
     assert {size for done in job.done for size in done[3]} == {2, 4}  # type: ignore[attr-defined]
+
+
+def test_a_host_that_cannot_be_reached_does_not_end_the_job(tmp_path: Path) -> None:
+    """Not one whose name nobody knows, nor one whose shell fails."""
+    script = tmp_path / "discover.sh"
+    script.write_text("#!/bin/sh\necho localhost:2\necho no-such-host.invalid:1\necho 192.0.2.1:1\n")
+    script.chmod(0o755)
+    flags = ("-np", "2", "--min-np", "2", "--host-discovery-script", str(script))
+    job = _Job(tmp_path, 20, *flags, shell="false {host}")
+
+    assert job.finish() == 0, (tmp_path / "stderr").read_text()
+    assert {(done[1], done[2]) for done in job.done} == {(2, 20)}
 
 
 def test_a_script_that_always_fails_ends_with_its_status(tmp_path: Path) -> None:
