@@ -47,6 +47,7 @@ class WorkerStart:
             _Process.worker_end = WorkerEnd(self._connection, worker)
             _wrap_fetchers()
             recorder.mark_training_thread()
+            recorder.start_nvtx(of_worker=True)
         except Exception:  # the worker has to work whatever happens to our records
             _log.warning("data loader worker %d is not recorded", worker, exc_info=True)
         if self._original is not None:
@@ -147,7 +148,8 @@ def _fetch_recorded(fetcher: Any, index: Any, original: Callable[..., Any], work
     collate = fetcher.collate_fn
     collated_ns = [0, 0]
     start_ns = recorder.now_ns()
-    whole = recorder.begin(Category.DATA, DATA_FETCH, LaneKind.DATA, {"worker": -1})
+    number = None if worker_end is None else worker_end.worker
+    whole = recorder.begin(Category.DATA, DATA_FETCH, LaneKind.DATA, {"worker": -1}, payload=number)
     part = recorder.begin(Category.DATA, DATASET, LaneKind.DATA)
 
     def timed_collate(samples: Any) -> Any:

@@ -33,13 +33,14 @@ class WorkerEnd:
         self._connection = connection  # keeps the descriptor open
         self._descriptor = connection.fileno()
         os.set_blocking(self._descriptor, False)
-        self._worker = worker
+        self.worker = worker
+        """Its number."""
         self._dropped = 0
 
     def send(self, times: FetchTimes) -> None:
         """Tell of one batch."""
         try:
-            os.write(self._descriptor, _RECORD.pack(self._worker, self._dropped, *times))
+            os.write(self._descriptor, _RECORD.pack(self.worker, self._dropped, *times))
             self._dropped = 0
         except BlockingIOError:
             self._dropped += 1

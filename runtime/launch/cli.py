@@ -34,6 +34,9 @@ from .workers import Rank, Workers
 #: What a shell answers for a file that is no program, and for a command that it does not find.
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
+#: Flags whose values are flags of other programs.
+_FLAGS_OF_OTHERS = frozenset({"--nsys-args", "--mpi-args", "--binding-args"})
+
 #: File systems round the time of a change.
 _COARSE_S = 2.0
 
@@ -51,8 +54,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
+def _with_values_joined(argv: Sequence[str]) -> list[str]:
+    """`--nsys-args --x` as `--nsys-args=--x`: argparse takes a value that begins with a dash for a flag of ours."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1] in _FLAGS_OF_OTHERS and "--" not in joined and word.startswith("-"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
 def _run(argv: Sequence[str]) -> int:
-    arguments = make_parser().parse_args(argv)
+    arguments = make_parser().parse_args(_with_values_joined(argv))
     if arguments.check_build:
         print(describe_build())
         return 0

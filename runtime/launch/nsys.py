@@ -15,7 +15,13 @@ from ...timeline.nvtx_ranges import CAPTURE, DOMAIN_NAME
 STEPS_VARIABLE: Final = "TLKIT_NSYS_STEPS"
 #: Names of ranges are looked at even if nobody has registered them.
 REGISTERED_ONLY: Final = "NSYS_NVTX_PROFILER_REGISTER_ONLY"
-_DEFAULTS: Final = {("--trace", "-t"): "", ("--sample", "-s"): "none", ("--cpuctxsw",): "none"}
+_DEFAULTS: Final = {
+    ("--trace", "-t"): "",
+    ("--sample", "-s"): "none",
+    ("--cpuctxsw",): "none",
+    # Loader workers are forked, and never become another program.
+    ("--trace-fork-before-exec",): "true",
+}
 
 
 def nsys_command(
@@ -30,12 +36,16 @@ def nsys_command(
         steps: `A:B` to capture steps A to B-1 only.
 
     Raises:
-        UsageError: there is no nsys, or the arguments cannot be understood.
+        UsageError: there is no nsys, the folder of the reports cannot be made, or the arguments cannot be understood.
     """
     if shutil.which("nsys") is None:
         raise UsageError(
             "--nsys: there is no nsys on PATH: install Nsight Systems (on Debian nsight-systems, non-free)"
         )
+    try:
+        Path(output).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--nsys-output {output}: the folder cannot be made: {error.strerror}") from error
     try:
         given = shlex.split(extra)
     except ValueError as error:

@@ -34,6 +34,7 @@ struct callbacks { /* NvtxExportTableCallbacks */
 };
 
 static FILE *out;
+static pid_t owner;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t ranges;
 
@@ -44,18 +45,32 @@ static long long now(void)
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+/* A file a process, since one that was forked has threads of the same name as its parent. */
+static void open_log(void)
+{
+    char path[4096];
+    owner = getpid();
+    snprintf(path, sizeof path, "%s.%d", getenv("NVTX_TEST_LOG"), (int)owner);
+    out = fopen(path, "w");
+}
+
 static void note(const char *what, const char *domain, const char *name, long long payload, uint64_t id)
 {
     pthread_mutex_lock(&lock);
+    if (owner != getpid())
+        open_log();
     fprintf(out, "%s\t%s\t%s\t%lld\t%llu\t%lx\t%lld\n", what, domain, name, payload, (unsigned long long)id,
             (unsigned long)pthread_self(), now());
     fflush(out);
     pthread_mutex_unlock(&lock);
 }
 
+/* -1 for none */
+static long long payload_of(const struct attributes *a) { return a->payload_type ? a->payload.i64 : -1; }
+
 static int range_push(const char *domain, const struct attributes *a)
 {
-    note("push", domain, a->message, a->payload.i64, 0);
+    note("push", domain, a->message, payload_of(a), 0);
     return 0;
 }
 
@@ -68,7 +83,7 @@ static int range_pop(const char *domain)
 static uint64_t range_start(const char *domain, const struct attributes *a)
 {
     uint64_t id = __sync_add_and_fetch(&ranges, 1);
-    note("start", domain, a->message, a->payload.i64, id);
+    note("start", domain, a->message, payload_of(a), id);
     return id;
 }
 
@@ -78,7 +93,11 @@ static void range_end(const char *domain, uint64_t id)
 }
 
 /* Handles of domains and strings are the texts themselves. */
-static const char *domain_create(const char *name) { return strdup(name); }
+static const char *domain_create(const char *name)
+{
+    note("domain", name, "", -1, 0);
+    return strdup(name);
+}
 static const char *register_string(const char *domain, const char *text) { (void)domain; return strdup(text); }
 
 int InitializeInjectionNvtx2(const void *(*get_export_table)(uint32_t))
@@ -86,9 +105,7 @@ int InitializeInjectionNvtx2(const void *(*get_export_table)(uint32_t))
     const struct callbacks *callbacks = get_export_table(CALLBACKS);
     void **table;
     unsigned size;
-    char path[4096];
-    snprintf(path, sizeof path, "%s.%d", getenv("NVTX_TEST_LOG"), (int)getpid());
-    out = fopen(path, "w");
+    open_log();
     if (!out || !callbacks || !callbacks->get_module_function_table(MODULE_CORE2, &table, &size))
         return 0;
     *(void **)table[RANGE_START] = (void *)range_start;

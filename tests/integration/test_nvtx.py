@@ -103,6 +103,35 @@ def test_collectives_carry_their_bytes_and_steps_are_ranges_of_their_own(injecti
     assert {line[4] for line in lines if line[0] == "end"} == begun
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_have_ranges_of_their_own(method: str, injection: Path, tmp_path: Path) -> None:
+    """In a domain that their tool has heard of, with their number; what has no number carries none."""
+    environment = {"NVTX_INJECTION64_PATH": str(injection), "NVTX_TEST_LOG": str(tmp_path / "nvtx.log")}
+    loader = f"DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context={method!r}, "
+    script = SCRIPT.replace("DataLoader(data, batch_size=4", loader).replace(
+        "hvd.init()", "import gc\nhvd.init()\ngc.collect()"
+    )
+    run_ranks(1, script, environment)
+    noted = ranges_of(tmp_path)
+    fetched = {
+        pid: {int(line[3]) for line in lines if line[0] == "push" and line[2] == "DATA_FETCH"}
+        for pid, lines in noted.items()
+    }
+    workers = {pid for pid, numbers in fetched.items() if numbers}
+
+    assert sorted(number for pid in workers for number in fetched[pid]) == [0, 1]
+    for pid in workers:
+        (first, *_) = noted[pid]
+        assert (first[0], first[1]) == ("domain", "tlkit")
+    ((of_rank),) = [
+        lines for pid, lines in noted.items() if pid not in workers and any(line[0] == "push" for line in lines)
+    ]
+    payloads = {name: {int(line[3]) for line in of_rank if line[2] == name} for name in ("FORWARD", "DATA_WAIT")}
+    assert payloads == {"FORWARD": {-1}, "DATA_WAIT": {2}}
+    generations = [int(line[3]) for line in of_rank if line[2] == "GARBAGE_COLLECTION"]
+    assert set(generations) <= {1, 2}
+
+
 def test_ranges_can_be_turned_off(injection: Path, tmp_path: Path) -> None:
     """HOROVOD_DISABLE_NVTX_RANGES=1."""
     environment = {

@@ -6,7 +6,7 @@ process that did something on a device, or pushed NVTX ranges, is a rank.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -145,11 +145,12 @@ def _read_nvtx(database: Database, export: Export, strings: dict[int, str], thre
     if not has_device:
         waiting = np.array([row for row, name in enumerate(names) if name == SYNCHRONIZE], np.int64)
         export.spans.append(_waits(process[waiting], starts[waiting], ends[waiting]))
+        asked = _asked_by(process, starts, waiting, ends)
         export.collectives += [
             (
                 int(process[at]),
                 name.lower(),
-                -1,
+                asked(int(process[at]), int(starts[at])),
                 int(starts[at]),
                 int(ends[at]),
                 -1 if payload[row] is None else int(payload[row]),
@@ -169,6 +170,35 @@ def _read_nvtx(database: Database, export: Export, strings: dict[int, str], thre
             number = int(match[1]) if match[1] and len(match[1]) < 18 else payload[row]  # noqa: PLR2004  64 bits
             number = len(export.steps) if number is None else int(number)
             export.steps.append((int(process[position]), number, int(starts[position]), int(ends[position])))
+
+
+def _asked_by(
+    process: np.ndarray, starts: np.ndarray, waiting: np.ndarray, ends: np.ndarray
+) -> Callable[[int, int], int]:
+    """When a rank had asked for a collective at the latest: when it began to wait.
+
+    The collective itself begins on all ranks at once, when they have agreed, which says nothing of who came last.
+
+    Args:
+        waiting: rows that are waits.
+
+    Returns:
+        From a process and the start of a collective (ns) to that time, or to the start where nothing waited.
+    """
+    waits: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for pid in np.unique(process[waiting]).tolist():
+        rows = waiting[process[waiting] == pid]
+        rows = rows[np.argsort(starts[rows], kind="stable")]
+        waits[pid] = starts[rows], ends[rows]
+
+    def asked(pid: int, start: int) -> int:
+        if pid not in waits:
+            return start
+        begun, over = waits[pid]
+        last = int(np.searchsorted(begun, start, side="right")) - 1
+        return int(begun[last]) if last >= 0 and start < over[last] else start
+
+    return asked
 
 
 def _waits(process: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Spans:

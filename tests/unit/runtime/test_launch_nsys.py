@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tlkit.runtime.instrument.steps import _steps_to_capture
+from tlkit.runtime.launch.cli import _with_values_joined
 from tlkit.runtime.launch.nsys import finish, nsys_command
+from tlkit.runtime.launch.options import make_parser
 from tlkit.timeline.errors import TraceError, UsageError
 from tlkit.timeline.nsys_reports import as_sqlite
 
@@ -23,15 +25,36 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_rank_gets_a_report_of_its_own(nsys: Path) -> None:
     """The name has nsys's own placeholder for the rank; ours are the defaults, the user's arguments win."""
-    line = nsys_command(["python", "t.py"], output="out/x", rank_variable="HOROVOD_RANK", extra="", steps=None)
+    line = nsys_command(
+        ["python", "t.py"], output=f"{nsys}/new/out/x", rank_variable="HOROVOD_RANK", extra="", steps=None
+    )
     assert line[:2] == ["nsys", "profile"]
-    assert "out/x.rank%q{HOROVOD_RANK}" in line
+    assert f"{nsys}/new/out/x.rank%q{{HOROVOD_RANK}}" in line
+    assert (nsys / "new" / "out").is_dir()
+    assert "--trace-fork-before-exec=true" in line
     assert "--sample=none" in line
     assert line[-2:] == ["python", "t.py"]
     line = nsys_command(["x"], output="x", rank_variable="R", extra="-t nvtx,osrt --sample=cpu", steps="3:5")
-    assert [word for word in line if word.startswith("--trace")] == []
+    assert [word for word in line if word.startswith("--trace=")] == []
     assert [word for word in line if word.startswith("--sample")] == ["--sample=cpu"]
     assert "--nvtx-capture=capture@tlkit" in line
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_run(nsys: Path) -> None:
+    """Not after it, when the profile is lost."""
+    with pytest.raises(UsageError, match="the folder cannot be made"):
+        nsys_command(["x"], output=f"{nsys}/nsys/x", rank_variable="R", extra="", steps=None)
+
+
+def test_arguments_of_others_may_begin_with_a_dash() -> None:
+    """As one word and as two; those of the command stay as they are."""
+    joined = _with_values_joined(
+        ["-np", "2", "--nsys-args", "--stats=true", "--mpi-args", "-x A", "--", "python", "--nsys-args", "--x"]
+    )
+    assert joined == [
+        "-np", "2", "--nsys-args=--stats=true", "--mpi-args=-x A", "--", "python", "--nsys-args", "--x",
+    ]  # fmt: skip
+    assert make_parser().parse_args(joined).nsys_args == "--stats=true"
 
 
 @pytest.mark.parametrize(("extra", "steps"), [('"', None), ("", "5:3"), ("", "x")])

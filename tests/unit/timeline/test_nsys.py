@@ -100,6 +100,45 @@ def test_processes_are_ranks_in_the_order_of_their_devices(tmp_path: Path) -> No
     assert trace.spans.groupby("rank").size().tolist() == [10, 10]
 
 
+def test_ranks_arrive_when_they_begin_to_wait(tmp_path: Path) -> None:
+    """A collective begins on all ranks when they have agreed; rank 1 is late, as its wait shows."""
+    paths = []
+    for rank, waits_at in enumerate((2_000, 7_000)):
+        path = tmp_path / f"r{rank}.sqlite"
+        database = sqlite3.connect(path)
+        database.executescript(
+            """
+            create table EXPORT_META_DATA (name text, value text);
+            create table StringIds (id integer, value text);
+            create table NVTX_EVENTS (start integer, end integer, eventType integer, text text, globalTid integer,
+                textId integer, int64Value integer);
+            """
+        )
+        thread, other = thread_of(100 + rank, 1), thread_of(100 + rank, 2)
+        database.executemany(
+            "insert into NVTX_EVENTS values (?, ?, 59, ?, ?, null, ?)",
+            [
+                (row[0] + 10_000 * step, row[1] + 10_000 * step, *row[2:])
+                for step in range(3)
+                for row in (
+                    (500, 9_500, "STEP", thread, step),
+                    (600, 1_000, "FORWARD", thread, None),
+                    (waits_at, 9_000, "SYNCHRONIZE", thread, None),
+                    (8_000, 9_000, "ALLREDUCE", other, 4096),
+                    (9_200, 9_300, "OPTIMIZER_STEP", thread, None),
+                )
+            ],
+        )
+        database.commit()
+        database.close()
+        paths.append(path)
+    trace = open_trace(paths)
+    arrivals = trace.arrivals.sort_values(["seq", "rank"])["arrival_ns"].to_numpy().reshape(-1, 2)
+
+    assert arrivals.tolist() == [[1_500 + 10_000 * step, 6_500 + 10_000 * step] for step in range(3)]
+    assert set(trace.collectives["nbytes"]) == {4096}
+
+
 def test_sums_of_a_real_export_equal_sql(shared_traces: Path, tmp_path: Path) -> None:
     """Two H100, one second."""
     (packed,) = (shared_traces / "nsight").glob("*.sqlite.gz")
