@@ -31,6 +31,7 @@ from ..trace import (
 )
 from ..vocabulary import Category
 from .base import Progress, count_up
+from .clock_readings import smooth
 from .tlkit_events import INTEGERS, TEXTS, UNKNOWN_NS
 from .tlkit_shard import Shard
 from .tlkit_sums import KNOWN_OF_SUMS
@@ -153,11 +154,12 @@ def _note_arrivals(arrivals: dict[tuple[int, int, int], int], shard: Shard, fini
 
 def _aligned(shard: Shard) -> Callable[[Times], Times]:
     """Follows a rank's clock where the runtime has measured it again: between two readings it drifts evenly."""
-    if not shard.clock_readings:
+    if not _smoothed(shard):
         return lambda times: times
-    at_ns = np.array([0, *(at for at, _ in shard.clock_readings)], dtype=np.int64)
     base = shard.header.offset_ns
-    change_ns = np.array([0, *(offset - base for _, offset in shard.clock_readings)])
+    readings = _smoothed(shard)
+    at_ns = np.array([0, *(at for at, _ in readings)], dtype=np.int64)
+    change_ns = np.array([0, *(offset - base for _, offset in readings)])
 
     def corrected(times: Times) -> Times:
         moved: Times = times + np.rint(np.interp(times, at_ns, change_ns)).astype(np.int64)
@@ -166,11 +168,15 @@ def _aligned(shard: Shard) -> Callable[[Times], Times]:
     return corrected
 
 
+def _smoothed(shard: Shard) -> list[tuple[int, int]]:
+    return smooth((shard.header.offset_ns, shard.header.uncertainty_ns), shard.clock_readings)
+
+
 def _rank_clock(shard: Shard) -> RankClock:
     """What the runtime has measured: at the start, and the drift since from its later readings."""
     drift = 0.0
-    if shard.clock_readings:
-        at_ns, offset_ns = shard.clock_readings[-1]
+    if _smoothed(shard):
+        at_ns, offset_ns = _smoothed(shard)[-1]
         drift = (offset_ns - shard.header.offset_ns) / max(at_ns, 1)
     return RankClock(offset_ns=shard.header.offset_ns, drift=drift, uncertainty_ns=shard.header.uncertainty_ns)
 

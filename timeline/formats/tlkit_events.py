@@ -94,8 +94,8 @@ class ShardEvents:
         """Whether the runtime has closed the file."""
         self.error = ""
         """What ended the program, as the runtime saw it."""
-        self.clock_readings: list[tuple[int, int]] = []
-        """When the clock's offset was measured again, and what it was."""
+        self.clock_readings: list[tuple[int, int, int]] = []
+        """When the clock's offset was measured again, what it was, and by how much that may be wrong."""
         self.largest_gradient: tuple[str, int, int] | None = None
         self.told_sums: list[tuple[int, dict[str, Any]]] = []
         """When steps began of which only sums are told, and what is told."""
@@ -138,7 +138,8 @@ class ShardEvents:
             if name == "tlkit_shard":
                 self.header = header_of(args, self.source)
             elif name == "tlkit_clock":
-                self.clock_readings.append((int(events.start[row]), integer(args.get("offset_ns"), 0)))
+                reading = integer(args.get("offset_ns"), 0), abs(integer(args.get("uncertainty_ns"), 0))
+                self.clock_readings.append((int(events.start[row]), *reading))
             elif name == STEPS_EVENT:
                 self.told_sums.append((int(events.start[row]), args))
             elif name == "tlkit_model":

@@ -166,7 +166,7 @@ def test_later_clock_readings_are_followed(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("[\n" + "".join([*lines.head(), *spans, reading]))
     trace = open_trace(tmp_path / "t.json")
 
-    assert trace.spans["start_ns"].tolist() == [0, second // 2 + 50_000, second + 100_000]
+    assert trace.spans["start_ns"].tolist() == pytest.approx([0, second // 2 + 50_000, second + 100_000], abs=100)
 
 
 def test_a_horovod_timeline_becomes_the_same_tables(tmp_path: Path) -> None:
