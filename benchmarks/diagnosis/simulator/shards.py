@@ -93,7 +93,7 @@ def _caller(name: str) -> dict[str, object]:
 
 def _collective(form: ShardFormat, executed: Executed, shift_ns: int, number: int) -> list[str]:
     """The spans of one collective, and the lives of its tensors."""
-    shift_us = (shift_ns - form._origin_ns) / 1e3  # noqa: SLF001  times in args are on the axis of `ts`
+    shift_us = (shift_ns - form.origin_ns) / 1e3  # times in args are on the axis of `ts`
     operation = executed.operation_ns[0] + shift_ns, executed.operation_ns[1] + shift_ns
     start_ns, end_ns = executed.start_ns + shift_ns, executed.end_ns + shift_ns
     args: dict[str, object] = {"seq": executed.seq, "process_set": executed.process_set}
@@ -110,7 +110,7 @@ def _collective(form: ShardFormat, executed: Executed, shift_ns: int, number: in
         args["op"] = "average"
     args["submitted"] = round(max(carried.submitted_ns for carried in executed.carried) / 1e3 + shift_us, 3)
     args["negotiated"] = round(executed.negotiated_ns / 1e3 + shift_us, 3)
-    if form._pid == executed.ranks[0]:  # noqa: SLF001
+    if form.pid == executed.ranks[0]:
         args["arrivals"] = [round(at_ns / 1e3 + shift_us, 3) for at_ns in executed.arrivals_ns]
     lines = []
     if start_ns < operation[0]:
