@@ -134,7 +134,9 @@ def fits_shared_memory(facts: Facts) -> bool:
     if not is_one_host(facts) or lacks_cores(facts):
         return False
     algorithms = set(facts.collectives["algorithm"].astype(str).str.lower())
-    return bool(algorithms) and algorithms <= {"gloo", ""} and "gloo" in algorithms and not is_slow_link(facts)
+    return (
+        bool(algorithms) and algorithms <= {"gloo", "control", ""} and "gloo" in algorithms and not is_slow_link(facts)
+    )
 
 
 def is_one_host(facts: Facts) -> bool:

@@ -128,6 +128,19 @@ class Binding(Protocol):
             Exception: whatever the transport raises.
         """
 
+    def to_bytes(self, tensor: Any) -> bytes:
+        """The values of a tensor in host memory."""
+
+    def combine(self, request: Request, values: Sequence[bytes]) -> bytes:
+        """What an allreduce of `values`, one of each rank in order, yields on every rank."""
+
+    def put_results(self, batch: Batch) -> None:
+        """Take the results that came with the response (`Response.results`).
+
+        Raises:
+            ValueError: they are longer or shorter than the tensors.
+        """
+
     def instrument(self) -> None:
         """Put marks into the framework: forward, backward, optimizer, data."""
 

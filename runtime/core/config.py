@@ -130,6 +130,8 @@ class Config:
     """How much of a timeline stays; None for everything."""
     fusion_threshold_nbytes: int = 128 * 1024 * 1024
     cycle_time_s: float = 0.001
+    small_tensor_nbytes: int = 8192
+    """Tensors up to this travel in the messages of the control plane; 0 for none."""
     cache_capacity: int = 8192
     cpu_operations: str = ""
     gpu_operations: str = ""
@@ -165,6 +167,7 @@ class Config:
             sampling=_sampling(environment),
             keep=_keep(environment),
             fusion_threshold_nbytes=int(_number(environment, "HOROVOD_FUSION_THRESHOLD", 128 * 1024 * 1024)),
+            small_tensor_nbytes=int(_number(environment, "HOROVOD_SMALL_TENSOR_BYTES", 8192)),
             cycle_time_s=_number(environment, "HOROVOD_CYCLE_TIME", 1.0) / 1e3,
             cache_capacity=int(_number(environment, "HOROVOD_CACHE_CAPACITY", 8192)),
             cpu_operations=environment.get("HOROVOD_CPU_OPERATIONS", "").strip().lower(),

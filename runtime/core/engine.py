@@ -21,6 +21,7 @@ from .control.member import Member
 from .control.messages import ClockOffset as ClockOffsetMessage
 from .control.messages import Request
 from .control.service import ControlPlane
+from .control.values import MOST_SMALL_NBYTES, sends_along
 from .executor import Executor
 from .meeting import Joined, Wanted, meet
 from .meeting_places import find_place
@@ -112,7 +113,9 @@ class Engine:
                 sets,
                 fusion_threshold_nbytes=config.fusion_threshold_nbytes,
                 cache_capacity=config.cache_capacity,
+                combine=binding.combine,
             )
+        self._small_nbytes = min(config.small_tensor_nbytes, MOST_SMALL_NBYTES) if launched.size > 1 else 0
         self._clock: ClockOffset = SAME_CLOCK
         if launched.rank != 0:
             # Rank 0 answers as soon as its control thread runs; ours must not read the channel before that is done.
@@ -214,9 +217,19 @@ class Engine:
             handle.flow = recorder.in_compute_span()
             handle.call = calls.current(blocking=waits, above=_ABOVE_SUBMIT) if call is None else call
         self._binding.mark_produced(entries)
+        # Asynchronous reductions are fused, which a transport does better; broadcasts never are.
+        if waits or entries[0].request.kind == "broadcast":
+            self._take_values(entries)
         handle.entries = entries
         handle.remaining = len(entries)
         self.control.submit(entries, waits=waits, hurry=hurry)
+
+    def _take_values(self, entries: Sequence[Entry]) -> None:
+        if sum([entry.tensor.nbytes for entry in entries]) > self._small_nbytes or not self._small_nbytes:
+            return
+        for entry in entries:
+            if sends_along(entry.request, self.topology.rank):
+                entry.values = self._binding.to_bytes(entry.tensor)
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """Block until all `handles` are done.  Errors stay in the handles."""

@@ -221,6 +221,8 @@ class Executor:
             group = self.groups.pop(batch.response.sizes[0][0], None)
             if group is not None:
                 group.close()
+        elif batch.response.results:
+            self._binding.put_results(batch)
         else:
             return self._binding.execute(self.groups[batch.response.process_set], batch)
         return None
@@ -270,7 +272,7 @@ class Executor:
             "dtype": request.dtype,
             "bytes": nbytes,
             "tensors": len(batch.entries),
-            "algorithm": group.algorithm(request.device),
+            "algorithm": "control" if response.results else group.algorithm(request.device),
         }
         callers, submitted_ns = recorder.origins(batch.entries)
         args |= describe_calls(callers)

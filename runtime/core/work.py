@@ -44,7 +44,7 @@ class Handle:
 class Entry:
     """One tensor submitted by this rank."""
 
-    __slots__ = ("extra", "handle", "life", "output", "produced", "request", "submitted_ns", "tensor")
+    __slots__ = ("extra", "handle", "life", "output", "produced", "request", "submitted_ns", "tensor", "values")
 
     def __init__(
         self,
@@ -68,6 +68,8 @@ class Entry:
         """What the timeline has said of it (see `recording.Entry`)."""
         self.produced: Any = None
         """For a tensor on a GPU, the event after which it may be read."""
+        self.values: bytes | None = None
+        """Of a small tensor, to be sent along when it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

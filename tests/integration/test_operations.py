@@ -4,6 +4,8 @@ import pytest
 
 from .ranks import run_anywhere
 
+#: What is small enough would not come to the transport otherwise (test_small_tensors.py).
+BY_TRANSPORT = {"HOROVOD_SMALL_TENSOR_BYTES": "0"}
 TRANSPORTS = [("gloo", 2), ("gloo", 3), ("mpi", 2), ("mpi", 4)]
 
 
@@ -73,7 +75,7 @@ def test_results_equal_torch_distributed(transport: str, size: int) -> None:
     hvd.shutdown()
     answer(checked)
     """
-    answers = run_anywhere(transport, size, script)
+    answers = run_anywhere(transport, size, script, BY_TRANSPORT)
 
     assert len(answers) == size
     assert len({str(count) for count in answers}) == 1
@@ -131,7 +133,7 @@ def test_groups_scales_averages_and_sparse_tensors(transport: str, size: int) ->
     hvd.shutdown()
     answer("fine")
     """
-    assert run_anywhere(transport, size, script) == ["fine"] * size
+    assert run_anywhere(transport, size, script, BY_TRANSPORT) == ["fine"] * size
 
 
 @pytest.mark.parametrize(("transport", "size"), [("gloo", 2), ("mpi", 2)])
@@ -170,7 +172,7 @@ def test_gradients_flow_through_operations(transport: str, size: int) -> None:
     hvd.shutdown()
     answer("fine")
     """
-    assert run_anywhere(transport, size, script) == ["fine"] * size
+    assert run_anywhere(transport, size, script, BY_TRANSPORT) == ["fine"] * size
 
 
 @pytest.mark.parametrize(("transport", "size"), [("gloo", 2), ("mpi", 2), ("gloo", 4)])
@@ -209,7 +211,7 @@ def test_join_lets_ranks_run_out_of_data(transport: str, size: int) -> None:
     hvd.shutdown()
     answer(last)
     """
-    assert run_anywhere(transport, size, script) == [0] * size
+    assert run_anywhere(transport, size, script, BY_TRANSPORT) == [0] * size
 
 
 @pytest.mark.parametrize(("transport", "size"), [("mpi", 2), ("gloo", 4)])
@@ -227,4 +229,4 @@ def test_adasum_adds_what_is_orthogonal_and_averages_what_is_parallel(transport:
     hvd.shutdown()
     answer("fine")
     """
-    assert run_anywhere(transport, size, script) == ["fine"] * size
+    assert run_anywhere(transport, size, script, BY_TRANSPORT) == ["fine"] * size

@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 from .ledger import Ledger, Stalled
-from .messages import Ready, Request, Response, Work
+from .messages import Ready, Request, Response, Work, from_ranges
 from .receipts import Receipts
+from .values import Combine
 
-#: Characters of names in a message.
+#: Characters of names, and bytes of results, in a message.
 _LONG_WORK: Final = 1 << 24
 
 REMOVED: Final = "Process set has been removed"
@@ -41,8 +42,14 @@ class Coordinator:
         *,
         fusion_threshold_nbytes: int,
         cache_capacity: int,
+        combine: Combine | None = None,
     ) -> None:
-        """Serve `process_sets`, given as id to global ranks; 0 is the global one."""
+        """Serve `process_sets`, given as id to global ranks; 0 is the global one.
+
+        Args:
+            combine: reduces small tensors, whose values come with the requests; None to leave all to transports.
+        """
+        self._combine = combine
         self._capacity = cache_capacity
         self._threshold_nbytes = fusion_threshold_nbytes
         self._ledgers: dict[int, Ledger] = {}
@@ -62,6 +69,7 @@ class Coordinator:
             ranks,
             cache_capacity=self._capacity,
             admit=None if number else self._admit,
+            combine=self._combine,
         )
 
     @property
@@ -121,6 +129,10 @@ class Coordinator:
             ledger = self._ledgers.get(number)
             if ledger is not None:
                 self._check_member(rank, ledger)
+                if message.values:
+                    ids = from_ranges(ranges)
+                    own = {ids[place]: message.values.get(position - count + place) for place in range(count)}
+                    ledger.note_values(rank, own)
                 ledger.ask_known(rank, ranges, part, now_ns)
             elif (removed := self._removed.get(number)) is not None:
                 for request in removed.describe(rank, ranges):
@@ -134,7 +146,7 @@ class Coordinator:
                 self._refuse(rank, request)
             else:
                 self._check_member(rank, ledger)
-                ledger.ask(rank, request, at_ns, now_ns)
+                ledger.ask(rank, request, at_ns, now_ns, message.values.get(place))
 
     @staticmethod
     def _check_member(rank: int, ledger: Ledger) -> None:
@@ -259,7 +271,7 @@ def split(orders: Orders) -> Iterator[Orders]:
     parts: list[list[tuple[tuple[int, ...], Response]]] = [[]]
     length = 0
     for item in orders.responses:
-        named = sum(map(len, item[1].names))
+        named = sum(map(len, item[1].names)) + sum(map(len, item[1].results))
         if length and length + named > _LONG_WORK:
             parts.append([])
             length = 0

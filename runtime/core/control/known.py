@@ -337,14 +337,28 @@ class KnownTensors:
             plan = self._plans[ready] = list(self._plan(ready, threshold_nbytes))
         return plan
 
+    def find_ready(self, name: str) -> tuple[Negotiated, tuple[int, ...]] | None:
+        """A tensor that all ranks have asked for, and when each did (0 if it does not say); None if it is not ready."""
+        number = self._id_of.get(name)
+        if number is None or not self._ready >> (number - self._base) & 1:
+            return None
+        return self._known[number].negotiated, self._told_ns(number - self._base)
+
+    def withdraw(self, number: int) -> None:
+        """A tensor that is ready is answered otherwise."""
+        self._ready &= ~(1 << (number - self._base))
+        self.ready_nbytes -= self._known[number].negotiated.nbytes
+
+    def _told_ns(self, offset: int) -> tuple[int, ...]:
+        times = self._times
+        return (0,) * len(self._ranks) if times is None else tuple(map(int, times[:, offset]))
+
     def take_singly(self) -> dict[int, tuple[Negotiated, tuple[int, ...]]]:
         """What all ranks have asked for, with when each rank did (0 if it does not say), by id."""
         ready, self._ready, self.ready_nbytes = self._ready, 0, 0
         taken = {}
         for offset in bits.members(ready):
-            times = self._times
-            arrivals_ns = (0,) * len(self._ranks) if times is None else tuple(map(int, times[:, offset]))
-            taken[self._base + offset] = self._known[self._base + offset].negotiated, arrivals_ns
+            taken[self._base + offset] = self._known[self._base + offset].negotiated, self._told_ns(offset)
         return taken
 
     def _plan(self, ready: int, threshold_nbytes: int) -> Iterator[KnownBatch]:

@@ -5,7 +5,7 @@ tensor gets an id.  From then on ranks name it by id (`known.py`).  A rank that 
 negotiated anew.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,7 @@ from ..operations import ReduceOp
 from .consistency import find_disagreement
 from .known import Asked, KnownBatch, KnownTensors
 from .messages import Request, Response, to_ranges
+from .values import Combine, Values, batches
 
 JOIN_NAME: Final = "join.noname"
 
@@ -53,6 +54,7 @@ class Ledger:
         *,
         cache_capacity: int,
         admit: Callable[[Request], tuple[str, list[list[int]]]] | None = None,
+        combine: Combine | None = None,
     ) -> None:
         """Begin with nothing asked and nothing known.
 
@@ -60,6 +62,7 @@ class Ledger:
             ranks: global ranks of the set.
             cache_capacity: how many tensors may have an id.
             admit: decides about kinds that are no collectives; returns an error and what `Response.sizes` says.
+            combine: reduces small tensors; None to leave them to transports.
         """
         self.process_set = process_set
         self.ranks = tuple(ranks)
@@ -68,6 +71,7 @@ class Ledger:
         self._known = KnownTensors(ranks, cache_capacity)
         self._negotiated: list[Negotiated] = []
         self._negotiated_nbytes = 0
+        self._values = Values(ranks, combine)
         self._joined: set[int] = set()
         self._next_seq = 0
         self._order: dict[str, int] = {}
@@ -91,13 +95,16 @@ class Ledger:
 
     # Asking.
 
-    def ask(self, rank: int, request: Request, at_ns: int, now_ns: int) -> None:
+    def ask(self, rank: int, request: Request, at_ns: int, now_ns: int, values: bytes | None = None) -> None:
         """`rank` asks for a tensor that it describes in full.
 
         Args:
             at_ns: when it was submitted there, on the coordinator's clock; 0 if the rank does not say.
             now_ns: the coordinator's clock.
+            values: of a small tensor.
         """
+        if values is not None:
+            self._values.note(request.name, rank, values)
         if request.kind == "join":
             self._join(rank, at_ns, now_ns)
             return
@@ -110,6 +117,13 @@ class Ledger:
             # Others may have asked by the number that the tensor has got since.
             self._ask_all(self._known.renegotiate(request.name), now_ns)
             self._ask(of_rank, request, at_ns, now_ns)
+
+    def note_values(self, rank: int, by_id: Mapping[int, bytes | None]) -> None:
+        """`rank` sends values of small tensors along, which it is going to ask for by id."""
+        for number, values in by_id.items():
+            # One that is forgotten has no name any more; it is negotiated anew, and moved by a transport.
+            if values is not None and (name := self._known.name_of(number)):
+                self._values.note(name, rank, values)
 
     def describe(self, rank: int, ranges: Sequence[int]) -> list[Request]:
         """What `rank` means by these ids."""
@@ -192,13 +206,39 @@ class Ledger:
 
     def take(self, threshold_nbytes: int) -> list[Response]:
         """What is ready, fused and in the order in which every rank of the set shall execute it."""
+        small = self._take_small(threshold_nbytes) if self._values else []
         negotiated, self._negotiated, self._negotiated_nbytes = self._negotiated, [], 0
         if not negotiated:
-            return [self._answer_known(batch) for batch in self._known.take(threshold_nbytes)]
+            return small + [self._answer_known(batch) for batch in self._known.take(threshold_nbytes)]
         known = self._known.take_singly()
         ready = in_order([*negotiated, *(tensor for tensor, _ in known.values())])
         arrivals_ns = {number: arrivals_ns for number, (_, arrivals_ns) in known.items()}
-        return [self._answer(batch, arrivals_ns) for batch in fuse(ready, threshold_nbytes)]
+        return small + [self._answer(batch, arrivals_ns) for batch in fuse(ready, threshold_nbytes)]
+
+    def _take_small(self, threshold_nbytes: int) -> list[Response]:
+        """What is ready and has its result already."""
+        known = {}
+        for name in self._values:
+            found = self._known.find_ready(name)
+            if found is not None:
+                known[found[0].id] = found
+        fresh = [tensor for tensor in self._negotiated if tensor.request.name in self._values]
+        arrivals_ns = {number: told for number, (_, told) in known.items()}
+        results = []
+        for tensor in in_order([*fresh, *(tensor for tensor, _ in known.values())]):
+            result = self._values.take(tensor)
+            if result is None:
+                continue
+            results.append((tensor, result))
+            if tensor.id in known:
+                self._known.withdraw(tensor.id)
+            else:
+                self._negotiated.remove(tensor)
+                self._negotiated_nbytes -= tensor.nbytes
+        return [
+            self._answer([tensor for tensor, _ in batch], arrivals_ns, [result for _, result in batch])
+            for batch in batches(results, threshold_nbytes)
+        ]
 
     def _place(self, name: str) -> int:
         """The place of a name, which it keeps for as long as it is remembered."""
@@ -235,6 +275,7 @@ class Ledger:
             request = next(iter(pending.requests.values()))
             responses.append(self._answer([Negotiated(id=-1, request=request, arrivals_ns=(), error=error)], {}))
         self._pending.clear()
+        self._values.clear()
         return responses
 
     def _number(self) -> int:
@@ -252,11 +293,14 @@ class Ledger:
             arrivals_ns=self._known.arrivals_ns(batch),
         )
 
-    def _answer(self, batch: list[Negotiated], known_ns: dict[int, tuple[int, ...]]) -> Response:
+    def _answer(
+        self, batch: list[Negotiated], known_ns: dict[int, tuple[int, ...]], results: Sequence[bytes] = ()
+    ) -> Response:
         """Tell what to do with a batch.
 
         Args:
             known_ns: ids of the tensors that were asked for by number, and when each rank did.
+            results: of the tensors, if they are there already.
         """
         first = batch[0]
         told = [known_ns.get(tensor.id, tensor.arrivals_ns) for tensor in batch]
@@ -272,6 +316,7 @@ class Ledger:
             sizes=[list(tensor.first_dimensions) for tensor in batch] if first.first_dimensions else first.sizes,
             absent=[tensor.request for tensor in batch] if first.absent else [],
             arrivals_ns=arrivals_ns,
+            results=list(results),
         )
 
     # Stalls.

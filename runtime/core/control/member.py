@@ -4,6 +4,7 @@ Like the coordinator a state machine without sockets.  `submit` is called by the
 control plane.
 """
 
+import itertools
 import sys
 import threading
 from array import array
@@ -17,7 +18,7 @@ from .messages import ENDS_MESSAGE, Ready, Request, Response, Work, from_ranges,
 if TYPE_CHECKING:
     from ..work import Entry
 
-#: Characters of names after which a message ends: the next one takes the rest.
+#: Characters of names, and bytes of values, after which a message ends: the next one takes the rest.
 _LONG_MESSAGE: Final = 1 << 22
 
 Key = tuple[int, str]
@@ -127,6 +128,8 @@ class Member:
         unsaid = self._unsaid
         fresh: list[Request] = []
         known: dict[int, list[int]] = {}
+        fresh_values: dict[int, bytes] = {}
+        known_values: dict[int, dict[int, bytes]] = {}
         fresh_ns: list[int] = []
         known_ns: dict[int, list[int]] = {}
         timed = self.send_times
@@ -143,10 +146,18 @@ class Member:
                 if ids is None:
                     ids = known[process_set] = []
                     known_ns[process_set] = []
+                if entry.values is not None:
+                    known_values.setdefault(process_set, {})[len(ids)] = entry.values
+                    length += len(entry.values)
                 ids.append(record.id)
                 if timed:
                     known_ns[process_set].append(entry.submitted_ns)
+                if length > _LONG_MESSAGE:
+                    break
                 continue
+            if entry.values is not None:
+                fresh_values[len(fresh)] = entry.values
+                length += len(entry.values)
             fresh.append(request)
             fresh_ns.append(entry.submitted_ns)
             length += len(request.name)
@@ -154,14 +165,10 @@ class Member:
                 break
         if not fresh and not known:
             return None
-        times = array("q")
-        if timed:
-            times.extend(fresh_ns)
-            for of_set in known_ns.values():
-                times.extend(of_set)
-        if sys.byteorder == "big":
-            times.byteswap()
-        return Ready(fresh, {number: to_ranges(ids) for number, ids in known.items()}, times.tobytes(), done)
+        times = _packed([*fresh_ns, *itertools.chain.from_iterable(known_ns.values())]) if timed else b""
+        ranges = {number: to_ranges(ids) for number, ids in known.items()}
+        values = _by_place(len(fresh), fresh_values, known, known_values)
+        return Ready(fresh, ranges, times, done, values)
 
     def receive(self, work: Work) -> list[tuple[Response, list["Entry"]]]:
         """Match what is to be executed with this rank's tensors.
@@ -255,6 +262,31 @@ class Member:
     def closed(self) -> str | None:
         """Why nothing can be submitted any more; None while it can."""
         return self._closed
+
+
+def _packed(times_ns: Sequence[int]) -> bytes:
+    """Times as `Ready.times` has them."""
+    packed = array("q", times_ns)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _by_place(
+    fresh: int,
+    fresh_values: dict[int, bytes],
+    known: dict[int, list[int]],
+    known_values: dict[int, dict[int, bytes]],
+) -> dict[int, bytes]:
+    """Values by place in the whole message, out of those by place in its parts."""
+    if not known_values:
+        return fresh_values
+    values = dict(fresh_values)
+    start = fresh
+    for process_set, ids in known.items():
+        values |= {start + place: value for place, value in known_values.get(process_set, {}).items()}
+        start += len(ids)
+    return values
 
 
 def _refuse_same(entries: Sequence["Entry"], others: Sequence["Entry"]) -> None:

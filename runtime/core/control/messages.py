@@ -103,6 +103,8 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
     """When each was submitted, fresh ones first, on this rank's clock (int64, ns, little-endian); empty without a timeline."""
     done: int = 0
     """How many responses this rank has executed, of all that it was ever told."""
+    values: dict[int, bytes] = {}
+    """Values of small tensors (`values.py`), by place: fresh ones first, then the known ones as `known` has them."""
 
 
 class Ask(msgspec.Struct, tag="ask", array_like=True):
@@ -134,6 +136,8 @@ class Response(msgspec.Struct, array_like=True):
     """What each tensor is like, for ranks that have joined and bring zeros; empty while none has."""
     arrivals_ns: list[int] = []
     """First rank of the process set only: when each rank had asked for the last of the tensors, on rank 0's clock."""
+    results: list[bytes] = []
+    """Of each tensor, if rank 0 had their values; empty if a transport moves them."""
 
 
 class Work(msgspec.Struct, tag="work", array_like=True):

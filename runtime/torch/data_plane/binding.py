@@ -19,9 +19,9 @@ from ...core.topology import Launched
 from ...core.work import Batch, Entry
 from ...instrument import own_device
 from ...instrument.samplers import Sampler
-from . import devices, rendezvous, transports
+from . import devices, rendezvous, small, transports
 from .arithmetic import neutral
-from .collectives import COLLECTIVES, Site
+from .collectives import COLLECTIVES, Site, put_results
 from .dtypes import DTYPES
 from .fusion_buffers import FusionBuffers
 
@@ -107,6 +107,18 @@ class TorchBinding:
             with devices.own_stream(batch.entries) as times:
                 operate(site, batch)
             return times.begun_ns
+
+    def to_bytes(self, tensor: torch.Tensor) -> bytes:
+        """See `Binding`."""
+        return small.to_bytes(tensor)
+
+    def combine(self, request: Request, values: Sequence[bytes]) -> bytes:
+        """See `Binding`."""
+        return small.reduce(request, values)
+
+    def put_results(self, batch: Batch) -> None:
+        """See `Binding`."""
+        put_results(batch)
 
     def instrument(self) -> None:
         """See `Binding`."""

@@ -18,6 +18,7 @@ from ...core.work import Batch, Entry
 from .adasum import adasum
 from .arithmetic import scale
 from .fusion_buffers import FusionBuffers
+from .small import from_bytes
 from .transports import Group
 
 
@@ -43,8 +44,14 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def _operation(site: Site, kind: str, tensor: torch.Tensor) -> Iterator[None]:
     """The span of the operation itself, named as Horovod names it."""
-    name = f"{site.group.algorithm(tensor.device.type).upper()}_{'BCAST' if kind == 'broadcast' else kind.upper()}"
-    opened = recorder.begin(Category.COLLECTIVE, name, LaneKind.COMMUNICATION, payload=tensor.nbytes)
+    with _moving(site.group.algorithm(tensor.device.type), kind, tensor.nbytes):
+        yield
+
+
+@contextmanager
+def _moving(algorithm: str, kind: str, nbytes: int) -> Iterator[None]:
+    name = f"{algorithm.upper()}_{'BCAST' if kind == 'broadcast' else kind.upper()}"
+    opened = recorder.begin(Category.COLLECTIVE, name, LaneKind.COMMUNICATION, payload=nbytes)
     try:
         yield
     finally:
@@ -227,6 +234,21 @@ def _nothing(_: Site, __: Batch) -> None:
 
 def _join(_: Site, batch: Batch) -> None:
     batch.entries[0].extra = batch.response.sizes[0][0]
+
+
+def put_results(batch: Batch) -> None:
+    """Take the results that came with the response.
+
+    Raises:
+        ValueError: they are longer or shorter than the tensors.
+    """
+    results, sizes = batch.response.results, batch.response.sizes
+    with _moving("control", batch.entries[0].request.kind, sum(map(len, results))):
+        for place, (entry, values) in enumerate(zip(batch.entries, results, strict=True)):
+            if entry.output is None:
+                with torch.inference_mode(mode=False):
+                    entry.output = entry.tensor.new_empty((sum(sizes[place]), *entry.tensor.shape[1:]))
+            from_bytes(entry.output, values)
 
 
 COLLECTIVES: Final[dict[str, Callable[[Site, Batch], Any]]] = {
