@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlkit.runtime.core.elastic import ObjectState, run_fn
+from tlkit.runtime.core.elastic import HostUpdateResult, ObjectState, notification_manager, run_fn
 from tlkit.runtime.core.errors import HorovodInternalError, HostsUpdatedInterrupt
 from tlkit.runtime.launch.roster import Roster
 from tlkit.runtime.torch.elastic import ElasticSampler, TorchState
@@ -104,6 +104,25 @@ def test_a_function_is_run_until_it_returns() -> None:
 
     assert run_fn(train, lambda: told.append("reset"))(state) == 1
     assert told == ["reset", "callback", "reset", "callback"]
+
+
+def test_whoever_knows_of_new_hosts_may_say_so() -> None:
+    """The next commit is interrupted, once, and listeners hear of it."""
+    state = ObjectState(lambda value, **_: value, lambda: 0, step=0)
+    listener = mock.Mock()
+    notification_manager.register_listener(listener)
+    state.commit()
+    state.on_hosts_updated(1.0, HostUpdateResult.ADDED)
+    state.step = 3
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.commit()
+    notification_manager.remove_listener(listener)
+
+    listener.on_hosts_updated.assert_called_once()
+    state.step = 4
+    state.restore()
+    assert state.step == 3  # it was saved before
+    state.commit()
 
 
 def test_survivors_keep_the_lower_ranks() -> None:
