@@ -33,6 +33,12 @@ _SETTLE_S: Final = 2.0
 #: A clock of a device may run away from the host's by so much.
 _DRIFT: Final = 1e-4
 
+#: A device that needs so long to come by an idle stream has no idle streams: what that tells is worth nothing.
+_PATIENCE_S: Final = 0.005
+#: Without a first anchor nothing can be told.
+_FIRST_PATIENCE_S: Final = 5.0
+_QUICK_LOOKS, _BETWEEN_LOOKS_S = 50, 1e-4
+
 _NS_PER_MS: Final = 1e6
 
 
@@ -81,12 +87,22 @@ class CudaEvents:
         current: Any = torch.cuda.current_stream(self._device)
         return bool(current == self._computing and (stream is None or stream == current))
 
-    def anchor(self) -> Anchor:
-        """An event that an idle stream passes now."""
+    def anchor(self, patience_s: float = _PATIENCE_S) -> Anchor:
+        """An event that an idle stream passes now.
+
+        Raises:
+            RuntimeError: it has not within `patience_s`: the stream waits for others, as with CUDA_DEVICE_MAX_CONNECTIONS=1, or
+                the device hangs.
+        """
         event = self._make()
         before_ns = recorder.now_ns()
         event.record(self._idle)
-        event.synchronize()
+        looks = 0
+        while not event.query():
+            looks += 1
+            if recorder.now_ns() - before_ns > patience_s * 1e9:
+                raise RuntimeError(f"the device has not come by within {patience_s:g} s")
+            time.sleep(0 if looks < _QUICK_LOOKS else _BETWEEN_LOOKS_S)
         after_ns = recorder.now_ns()
         return Anchor(event, (before_ns + after_ns) // 2, (after_ns - before_ns + 1) // 2)
 
@@ -99,10 +115,13 @@ class DeviceTime:
 
         Args:
             events: where events come from; None for the CUDA device in use.
+
+        Raises:
+            RuntimeError: the device does not answer.
         """
         self._events = CudaEvents() if events is None else events
         self._pending: deque[_Pending] = deque()
-        self._anchor: Anchor = self._events.anchor()
+        self._anchor: Anchor = self._events.anchor(_FIRST_PATIENCE_S)
         self._ends_ns: dict[int, int] = {}
         """Where the last collective of each process group ended: they run one after the other."""
         self.dropped = 0
@@ -234,7 +253,10 @@ def look(module: torch.nn.Module) -> None:
     if cuda.is_initialized() and (parameter is None or parameter.is_cuda):
         _Followed.awaited = False
         own_device.note()
-        follow(DeviceTime())
+        try:
+            follow(DeviceTime())
+        except RuntimeError as error:  # the training goes on
+            _log.warning("what the device does is not recorded: %s", error)
 
 
 def follow(device: DeviceTime) -> None:

@@ -46,7 +46,7 @@ class Device:
         self.ask()
         return Event(self, max(self.busy_until_ns[self.stream], self.host_ns))
 
-    def anchor(self) -> Anchor:
+    def anchor(self, _: float = 0.0) -> Anchor:
         """See `CudaEvents`."""
         self.ask()
         return Anchor(Event(self, self.host_ns), self.host_ns, 0)

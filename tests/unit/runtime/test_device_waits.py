@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tlkit.collector import analyze
 from tlkit.runtime.instrument import captures, device_time, stream_waits, torch_collectives
@@ -343,3 +344,51 @@ def test_the_wait_for_a_work_is_the_streams(device: Device, tmp_path: Path) -> N
 
     assert set(spans["name"]) == {"SYNCHRONIZE"}
     assert took == {str(LaneKind.HOST): 0, str(LaneKind.COMPUTE): pytest.approx(30 * MS)}
+
+
+class CudaEvent:
+    """torch.cuda.Event on a device that comes by after so many questions."""
+
+    looks = 3
+
+    def __init__(self, **_: Any) -> None:
+        self.asked = 0
+
+    def record(self, _: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        self.asked += 1
+        return self.asked > CudaEvent.looks
+
+    def elapsed_time(self, _: Any) -> float:
+        return 0.0
+
+
+def test_a_stream_that_is_not_idle_is_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one connection to the device every stream waits for the others: what was known before stays, and nothing hangs."""
+    for name, double in (
+        ("Event", CudaEvent), ("Stream", lambda _: object()), ("current_device", lambda: 0), ("current_stream", lambda _: object()),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, double)
+    monkeypatch.setattr(CudaEvent, "looks", 3)
+    follower = DeviceTime()
+    known = follower._anchor
+    monkeypatch.setattr(CudaEvent, "looks", 10**9)
+    follower.drain()
+    with pytest.raises(RuntimeError, match="has not come by within"):
+        follower._events.anchor()
+
+    assert follower._anchor is known
+    assert 0 < known.uncertainty_ns < 10**9
+
+
+def test_an_anchor_that_is_known_badly_waits_until_the_old_one_is_worse(device: Device) -> None:
+    """The device's clock runs off, a little every second."""
+    follower = DeviceTime(device)
+    first = follower._anchor
+    second = 10**9
+    for after_s, taken in ((1, False), (50, False), (101, True)):
+        blurred = first._replace(at_ns=first.at_ns + after_s * second, uncertainty_ns=10_000_000)
+        follower._take(blurred)
+        assert (follower._anchor is blurred) == taken
