@@ -28,7 +28,7 @@ _log = logging.getLogger("tlkit.runtime")
 
 #: How long a training that waits looks for an answer before it goes to sleep.  To be woken takes about as long as an answer
 #: takes to come when all ranks are there; the cores are idle then.
-SPIN_NS: Final = 50_000
+SPIN_NS: Final = 150_000
 
 #: How long a thread waits before it looks again whether it can take over the connections; doubles up to the second.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.05
