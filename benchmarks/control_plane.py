@@ -18,6 +18,7 @@ import torch
 from tlkit.runtime.core.control.coordinator import Coordinator, share_out
 from tlkit.runtime.core.control.member import Member
 from tlkit.runtime.core.control.messages import Ready, Request, Work, decode, encode
+from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.work import Entry, Handle
 
 
@@ -26,7 +27,7 @@ def simulate(ranks: int, tensors: int, messages: int, steps: int) -> list[dict[s
     everyone = tuple(range(ranks))
     coordinator = Coordinator({0: everyone}, fusion_threshold_nbytes=64 << 20, cache_capacity=1024)
     tensor = torch.zeros(25_000)
-    requests = [Request(f"allreduce.layer{k}.weight", "allreduce", "float32", (25_000,)) for k in range(tensors)]
+    requests = [Request(f"allreduce.layer{k}.weight", Kind.ALLREDUCE, "float32", (25_000,)) for k in range(tensors)]
     members = [Member() for _ in everyone]
     part = -(-tensors // messages)
     rows = []

@@ -23,6 +23,7 @@ from .control.messages import Request
 from .control.service import ControlPlane
 from .control.values import MOST_SMALL_NBYTES, sends_along
 from .executor import Executor
+from .kinds import Kind
 from .meeting import Joined, Wanted, meet
 from .meeting_places import find_place
 from .rank_timeline import RankTimeline
@@ -218,7 +219,7 @@ class Engine:
             handle.call = calls.current(blocking=waits, above=_ABOVE_SUBMIT) if call is None else call
         self._binding.mark_produced(entries)
         # Asynchronous reductions are fused, which a transport does better; broadcasts never are.
-        if waits or entries[0].request.kind == "broadcast":
+        if waits or entries[0].request.kind is Kind.BROADCAST:
             self._take_values(entries)
         handle.entries = entries
         handle.remaining = len(entries)

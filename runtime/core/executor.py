@@ -15,13 +15,11 @@ from ...timeline.shard_format import describe_calls
 from ...timeline.vocabulary import Category, LaneKind
 from .binding import Binding, Group
 from .control.messages import Response
+from .kinds import Kind
 from .operations import ReduceOp
 from .work import Batch, Completions, Entry
 
 _log = logging.getLogger("tlkit.runtime")
-
-#: Kinds that no collective moves bytes for; they have no span.
-_UNRECORDED = {"add_process_set", "remove_process_set", "join"}
 
 
 class Executor:
@@ -184,9 +182,9 @@ class Executor:
             return
         kind, nbytes = entries[0].request.kind, 0
         opened = None
-        if kind not in _UNRECORDED:
+        if kind.recorded:
             nbytes = sum([entry.tensor.nbytes for entry in entries])
-            opened = recorder.begin(Category.COLLECTIVE, kind.upper(), LaneKind.COMMUNICATION, payload=nbytes)
+            opened = recorder.begin(Category.COLLECTIVE, kind.span, LaneKind.COMMUNICATION, payload=nbytes)
         # The flows of its tensors end at the very beginning of the span.
         start_ns = recorder.now_ns() if opened is None else opened.start_ns
         error: str | None = None
@@ -213,11 +211,11 @@ class Executor:
         if error is not None:
             self.on_failure(error, entries)
 
-    def _operate(self, kind: str, batch: Batch) -> int | None:
+    def _operate(self, kind: Kind, batch: Batch) -> int | None:
         """Do it; when the device began with it, if one does it."""
-        if kind == "add_process_set":
+        if kind is Kind.ADD_PROCESS_SET:
             self._add_process_set(batch)
-        elif kind == "remove_process_set":
+        elif kind is Kind.REMOVE_PROCESS_SET:
             group = self.groups.pop(batch.response.sizes[0][0], None)
             if group is not None:
                 group.close()
@@ -278,7 +276,7 @@ class Executor:
         args |= describe_calls(callers)
         if response.process_set:
             args["ranks"] = list(group.ranks)
-        if request.kind in {"allreduce", "reducescatter"}:
+        if request.kind.reduces:
             args["op"] = ReduceOp(request.op).name.lower()
         if writer is not None:
             args["submitted"] = writer.ts(submitted_ns if device_ns is None else device_ns)

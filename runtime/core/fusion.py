@@ -3,12 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ...timeline.vocabulary import COLLECTIVE_KINDS, DTYPE_NBYTES
-from .control.messages import ENDS_MESSAGE, Request
-
-#: Kinds whose tensors may share a buffer.
-FUSIBLE_KINDS: Final = {"allreduce", "allgather", "reducescatter"}
-
+from ...timeline.vocabulary import DTYPE_NBYTES
+from .control.messages import Request
+from .kinds import Kind
 
 #: Most characters of names in a batch, so that no message about it grows beyond what is taken.
 _MOST_NAMED: Final = 1 << 23
@@ -67,21 +64,21 @@ class Negotiated:
 
     def _count_nbytes(self) -> int:
         request = self.request
-        if request.kind not in COLLECTIVE_KINDS:
+        if not request.kind.recorded:
             return 0
         elements = 1
-        for length in request.shape[1:] if request.kind == "allgather" else request.shape:
+        for length in request.shape[1:] if request.kind is Kind.ALLGATHER else request.shape:
             elements *= length
-        if request.kind == "allgather":
+        if request.kind is Kind.ALLGATHER:
             elements *= sum(self.first_dimensions)
         return elements * DTYPE_NBYTES[request.dtype]
 
     def _key(self) -> tuple[object, ...] | None:
         request = self.request
-        if self.error or request.kind not in FUSIBLE_KINDS:
+        if self.error or not request.kind.fusible:
             return None
         key = (request.kind, request.process_set, request.device, request.dtype, self.absent)
-        if request.kind == "allgather":
+        if request.kind is Kind.ALLGATHER:
             return key
         return (*key, request.op, request.prescale, request.postscale)
 
@@ -91,9 +88,7 @@ def in_order(ready: Iterable[Negotiated]) -> list[Negotiated]:
 
     So a batch is the same whether its tensors were asked for by number or by name.  What changes who takes part comes last.
     """
-    return sorted(
-        ready, key=lambda tensor: (tensor.request.kind in ENDS_MESSAGE, -tensor.request.priority, tensor.order)
-    )
+    return sorted(ready, key=lambda tensor: (tensor.request.kind.changes_ranks, -tensor.request.priority, tensor.order))
 
 
 def fuse(ready: Sequence[Negotiated], threshold_nbytes: int) -> list[list[Negotiated]]:

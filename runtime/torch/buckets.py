@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from ..core.control.messages import Request
+from ..core.kinds import Kind
 from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet, require_id
 from ..core.work import Handle
@@ -74,7 +75,7 @@ class Bucket:
         self._requests = [
             Request(
                 name=f"allreduce.{name}",
-                kind="allreduce",
+                kind=Kind.ALLREDUCE,
                 dtype=DTYPE_NAMES[parameter.dtype],
                 shape=tuple(parameter.shape),
                 op=int(op),

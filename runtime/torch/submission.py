@@ -15,6 +15,7 @@ from ..core import engine
 from ..core.calls import GRADIENT
 from ..core.control.messages import Request
 from ..core.errors import NOT_INITIALIZED, HorovodInternalError
+from ..core.kinds import Kind
 from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet, require_id
 from ..core.work import Entry, Handle
@@ -157,7 +158,7 @@ def start_allreduce(
         and known.prescale == scales[0]
         and known.postscale == scales[1]
         and known.priority == priority
-        and known.kind == "allreduce"
+        and known.kind is Kind.ALLREDUCE
         and known.device == ("cpu" if tensor.is_cpu else tensor.device.type)
         and tensor.is_contiguous()
     ):
@@ -184,7 +185,7 @@ def _reduction(
 ) -> Request:
     return Request(
         name=full_name,
-        kind=kind,
+        kind=Kind(kind),
         dtype=_check(tensor, reduce=True),
         shape=tuple(tensor.shape),
         op=int(op),
@@ -281,7 +282,7 @@ def start_plain(
     for full_name, tensor, output, dtype in zip(names, tensors, outputs, dtypes, strict=True):
         request = Request(
             name=full_name,
-            kind=kind,
+            kind=Kind(kind),
             dtype=dtype,
             shape=tuple(tensor.shape),
             root=root,
@@ -339,7 +340,7 @@ def agree(kind: str, name: str, shape: Sequence[int] = ()) -> Any:
         HorovodInternalError: the ranks do not ask for the same.
     """
     running = require_running()
-    request = Request(name=name, kind=kind, dtype="uint8", shape=tuple(shape))
+    request = Request(name=name, kind=Kind(kind), dtype="uint8", shape=tuple(shape))
     nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
     entry = Entry(request, nothing, nothing, Handle(_extra), recorder.now_ns())
     return synchronize(_submit(running, [entry], waits=True))

@@ -6,6 +6,7 @@ from typing import Final
 
 from tlkit.runtime.core.control.messages import Request
 from tlkit.runtime.core.errors import HorovodInternalError
+from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.operations import ReduceOp
 
 from .rank import Operation, SimulatedRank, Training, Wait
@@ -20,7 +21,7 @@ def request(
     sets = {"add_process_set", "remove_process_set", "join"}
     return Request(
         name=f"{kind}.{name}",
-        kind=kind,
+        kind=Kind(kind),
         dtype="uint8" if kind in sets else "float32",
         shape=shape,
         op=int(ReduceOp.SUM),

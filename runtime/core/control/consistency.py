@@ -7,6 +7,7 @@ which ranks disagree.
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from ..kinds import Kind
 from ..operations import ReduceOp
 from .messages import Request
 
@@ -14,11 +15,6 @@ T = TypeVar("T")
 
 Requests = Mapping[int, Request]
 """By rank, in any order."""
-
-_SAME_SHAPE = {"allreduce", "broadcast", "reducescatter"}
-_RAGGED = {"allgather", "alltoall"}
-_SETS = {"add_process_set", "remove_process_set"}
-_SCALED = {"allreduce", "reducescatter"}
 
 
 def find_disagreement(requests: Requests) -> str:
@@ -74,7 +70,7 @@ def _dtype(_: Request, requests: Requests) -> str:
 
 def _kind(_: Request, requests: Requests) -> str:
     def kind(request: Request) -> str:
-        return "ADASUM" if request.op == ReduceOp.ADASUM else request.kind.upper()
+        return "ADASUM" if request.op == ReduceOp.ADASUM else request.kind.span
 
     pair = _differing(requests, kind)
     if pair is None:
@@ -85,17 +81,17 @@ def _kind(_: Request, requests: Requests) -> str:
 
 
 def _full_shape(first: Request, requests: Requests) -> str:
-    if first.kind in _SETS:
+    if first.kind.changes_ranks:
         if _differing(requests, _shape) is None:
             return ""
         return f"Mismatched process sets: the ranks want to {first.kind.partition('_')[0]} different ones." + _who(
             requests, _shape
         )
-    pair = _differing(requests, _shape) if first.kind in _SAME_SHAPE else None
+    pair = _differing(requests, _shape) if first.kind.same_shape else None
     if pair is None:
         return ""
     return (
-        f"Mismatched {first.kind.upper()} tensor shapes: One rank sent a tensor of shape {pair[0]}, "
+        f"Mismatched {first.kind.span} tensor shapes: One rank sent a tensor of shape {pair[0]}, "
         f"but another rank sent a tensor of shape {pair[1]}." + _who(requests, _shape)
     )
 
@@ -104,7 +100,7 @@ def _scales(first: Request, requests: Requests) -> str:
     def factors(request: Request) -> str:
         return f"({request.prescale:g}, {request.postscale:g})"
 
-    pair = _differing(requests, factors) if first.kind in _SCALED else None
+    pair = _differing(requests, factors) if first.kind.reduces else None
     if pair is None:
         return ""
     return (
@@ -114,7 +110,7 @@ def _scales(first: Request, requests: Requests) -> str:
 
 
 def _reduce_op(first: Request, requests: Requests) -> str:
-    pair = _differing(requests, lambda request: request.op) if first.kind in _SCALED else None
+    pair = _differing(requests, lambda request: request.op) if first.kind.reduces else None
     if pair is None:
         return ""
     return (
@@ -125,12 +121,12 @@ def _reduce_op(first: Request, requests: Requests) -> str:
 
 
 def _dimensions(first: Request, requests: Requests) -> str:
-    if first.kind not in _RAGGED | {"reducescatter"}:
+    if not first.kind.ragged and first.kind is not Kind.REDUCESCATTER:
         return ""
-    kind = first.kind.upper()
+    kind = first.kind.span
     if any(not request.shape for request in requests.values()):
         return f"Process-set rank zero tried to {kind} a rank-zero tensor." + _who(requests, _shape)
-    if first.kind not in _RAGGED:
+    if not first.kind.ragged:
         return ""
     pair = _differing(requests, lambda request: len(request.shape))
     if pair is not None:
@@ -149,7 +145,7 @@ def _dimensions(first: Request, requests: Requests) -> str:
 
 
 def _root(first: Request, requests: Requests) -> str:
-    pair = _differing(requests, lambda request: request.root) if first.kind == "broadcast" else None
+    pair = _differing(requests, lambda request: request.root) if first.kind.rooted else None
     if pair is None:
         return ""
     return (
@@ -166,7 +162,7 @@ def _device(first: Request, requests: Requests) -> str:
     if pair is None:
         return ""
     return (
-        f"Mismatched {first.kind.upper()} CPU/GPU device selection: One rank specified device {pair[0]}, "
+        f"Mismatched {first.kind.span} CPU/GPU device selection: One rank specified device {pair[0]}, "
         f"but another rank specified device {pair[1]}." + _who(requests, device)
     )
 

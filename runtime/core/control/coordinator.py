@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from ..kinds import Kind
 from .ledger import Ledger, Stalled
 from .messages import Ready, Request, Response, Work, from_ranges
 from .receipts import Receipts
@@ -162,14 +163,14 @@ class Coordinator:
     # Process sets come and go by agreement in the global one.
 
     def _admit(self, request: Request) -> tuple[str, list[list[int]]]:
-        if request.kind == "add_process_set":
+        if request.kind is Kind.ADD_PROCESS_SET:
             if any(set(ledger.ranks) == set(request.shape) for ledger in list(self._ledgers.values())):
                 return "Attempted to add a duplicate process set", []
             taken = self._ledgers.keys() | self._removed.keys()
             number = next(free for free in range(1, len(taken) + 2) if free not in taken)
             self._open(number, request.shape)
             return "", [[number]]
-        if request.kind == "remove_process_set":
+        if request.kind is Kind.REMOVE_PROCESS_SET:
             ledger = self._ledgers.pop(request.shape[0], None)
             if ledger is None:
                 return "the process set does not exist any more", []

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from ....timeline.vocabulary import COLLECTIVE_KINDS
 from ..fusion import Negotiated, fuse, in_order
+from ..kinds import Kind
 from ..operations import ReduceOp
 from .consistency import find_disagreement
 from .known import Asked, KnownBatch, KnownTensors
@@ -105,7 +105,7 @@ class Ledger:
         """
         if values is not None:
             self._values.note(request.name, rank, values)
-        if request.kind == "join":
+        if request.kind is Kind.JOIN:
             self._join(rank, at_ns, now_ns)
             return
         self._ask_all(self._known.renegotiate(request.name), now_ns)
@@ -173,8 +173,8 @@ class Ledger:
             error, sizes = self._admit(described)
         if error:
             return Negotiated(id=-1, request=described, arrivals_ns=arrivals_ns, error=error, order=order)
-        gathered = described.kind == "allgather"
-        remembered = not self._joined and described.kind in COLLECTIVE_KINDS and described.kind != "barrier"
+        gathered = described.kind is Kind.ALLGATHER
+        remembered = not self._joined and described.kind.numbered
         negotiated = Negotiated(
             id=self._known.number(name) if remembered else -1,
             request=described,
@@ -198,7 +198,7 @@ class Ledger:
             return
         self._joined.clear()
         self._known.settle_all()
-        request = Request(name=JOIN_NAME, kind="join", dtype="uint8", shape=())
+        request = Request(name=JOIN_NAME, kind=Kind.JOIN, dtype="uint8", shape=())
         arrivals_ns = (at_ns,) * len(self.ranks)
         self._negotiated.append(Negotiated(id=-1, request=request, arrivals_ns=arrivals_ns, sizes=[[rank]]))
 
@@ -336,8 +336,8 @@ class Ledger:
 
 def _refuse_joined(request: Request) -> str:
     """Why a tensor cannot be executed while some rank has joined; "" if it can."""
-    if request.kind == "barrier" or (request.kind == "allreduce" and request.op != ReduceOp.ADASUM):
+    if request.kind.joinable and request.op != ReduceOp.ADASUM:
         return ""
-    hint = " Specify sparse_as_dense=True for DistributedOptimizer." if request.kind == "allgather" else ""
-    kind = "Adasum" if request.kind == "allreduce" else request.kind.replace("_", " ").capitalize()
+    hint = " Specify sparse_as_dense=True for DistributedOptimizer." if request.kind is Kind.ALLGATHER else ""
+    kind = "Adasum" if request.kind is Kind.ALLREDUCE else request.kind.replace("_", " ").capitalize()
     return f"{kind} is not supported with Join at this time.{hint} [{request.name}]"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..errors import SHUT_DOWN, HorovodInternalError
-from .messages import ENDS_MESSAGE, Ready, Request, Response, Work, from_ranges, to_ranges
+from .messages import Ready, Request, Response, Work, from_ranges, to_ranges
 
 if TYPE_CHECKING:
     from ..work import Entry
@@ -161,7 +161,7 @@ class Member:
             fresh.append(request)
             fresh_ns.append(entry.submitted_ns)
             length += len(request.name)
-            if request.kind in ENDS_MESSAGE or length > _LONG_MESSAGE:
+            if request.kind.changes_ranks or length > _LONG_MESSAGE:
                 break
         if not fresh and not known:
             return None

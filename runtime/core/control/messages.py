@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from ..kinds import Kind
+
 #: A message longer than this is refused: nobody sends one, and a stray client must not make us allocate.
 MAX_MESSAGE_NBYTES: Final = 2**28 - 1
 
@@ -19,7 +21,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     """Full name, kind included: `allreduce.fc.weight`."""
-    kind: str
+    kind: Kind
     dtype: str
     shape: tuple[int, ...]
     """Of the tensor; for `add_process_set` the global ranks, for `remove_process_set` the id."""
@@ -33,11 +35,6 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     device: str = "cpu"
     priority: int = 0
     """Among what is ready, higher goes first.  The ranks need not agree; the set's first rank decides."""
-
-
-#: Kinds that change what other requests mean: nothing that a rank submits later may be handled before them, nor they before
-#: what it has submitted earlier.
-ENDS_MESSAGE: Final = frozenset({"join", "add_process_set", "remove_process_set"})
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
@@ -92,7 +89,7 @@ class ClockOffset(msgspec.Struct, tag="clock", array_like=True):
 class Ready(msgspec.Struct, tag="ready", array_like=True):
     """Tensors that a rank has submitted since it last said so.
 
-    Those in `known` were submitted in any order with those in `fresh`.  What the order matters for (see `ENDS_MESSAGE`) is
+    Those in `known` were submitted in any order with those in `fresh`.  What the order matters for (see `Kind.changes_ranks`) is
     the last of `fresh`, so whatever was submitted before it is handled before it.
     """
 

@@ -12,6 +12,7 @@ from ....timeline import recorder
 from ....timeline.vocabulary import CYCLE_START
 from ..config import Config
 from ..executor import Executor
+from ..kinds import Kind
 from ..work import Completions, Entry
 from .clock_sync import ClockFollower
 from .coordinator import Coordinator
@@ -230,7 +231,7 @@ class Node:
         if work.cycle_time_s >= 0:
             self._cycle_time_ns = round(work.cycle_time_s * 1e9)
         for response, entries in self.member.receive(work):
-            if entries and entries[0].request.kind == "remove_process_set" and not response.error:
+            if entries and entries[0].request.kind is Kind.REMOVE_PROCESS_SET and not response.error:
                 self.member.forget_process_set(entries[0].request.shape[0])
             self._executor.put(response, entries, negotiated_ns, notify=not self.executes_itself)
 

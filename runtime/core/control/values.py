@@ -10,6 +10,7 @@ from typing import Final
 
 from ....timeline.vocabulary import DTYPE_NBYTES
 from ..fusion import Negotiated
+from ..kinds import Kind
 from ..operations import ReduceOp
 from .messages import Request
 
@@ -27,9 +28,9 @@ def sends_along(request: Request, rank: int) -> bool:
     """Whether `rank` sends the values of such a tensor along, if it is small enough."""
     if request.device != "cpu":
         return False
-    if request.kind == "broadcast":
+    if request.kind is Kind.BROADCAST:
         return request.root == rank
-    return request.kind == "allgather" or (request.kind == "allreduce" and request.op != ReduceOp.ADASUM)
+    return request.kind is Kind.ALLGATHER or (request.kind is Kind.ALLREDUCE and request.op != ReduceOp.ADASUM)
 
 
 class Values:
@@ -73,19 +74,19 @@ class Values:
         if by_rank is None or self._combine is None or tensor.error or tensor.absent:
             return None
         request = tensor.request
-        if request.kind == "broadcast":
+        if request.kind is Kind.BROADCAST:
             found = by_rank.get(request.root)
             return found if found is not None and len(found) == tensor.nbytes else None
         if len(by_rank) < len(self._ranks):
             return None
         values = [by_rank[rank] for rank in self._ranks]
-        if request.kind == "allgather":
+        if request.kind is Kind.ALLGATHER:
             row_nbytes = DTYPE_NBYTES[request.dtype]
             for length in request.shape[1:]:
                 row_nbytes *= length
             expected = [rows * row_nbytes for rows in tensor.first_dimensions]
             return b"".join(values) if list(map(len, values)) == expected else None
-        if request.kind != "allreduce" or any(len(of_rank) != tensor.nbytes for of_rank in values):
+        if request.kind is not Kind.ALLREDUCE or any(len(of_rank) != tensor.nbytes for of_rank in values):
             return None
         return self._combine(request, values)
 

@@ -13,6 +13,7 @@ import torch
 
 from ....timeline import recorder
 from ....timeline.vocabulary import MEMCPY_IN, MEMCPY_OUT, Category, LaneKind
+from ...core.kinds import Kind
 from ...core.operations import ReduceOp
 from ...core.work import Batch, Entry
 from .adasum import adasum
@@ -251,12 +252,12 @@ def put_results(batch: Batch) -> None:
             from_bytes(entry.output, values)
 
 
-COLLECTIVES: Final[dict[str, Callable[[Site, Batch], Any]]] = {
-    "allreduce": _allreduce,
-    "allgather": _allgather,
-    "broadcast": _broadcast,
-    "alltoall": _alltoall,
-    "reducescatter": _reducescatter,
-    "barrier": _nothing,
-    "join": _join,
+COLLECTIVES: Final[dict[Kind, Callable[[Site, Batch], Any]]] = {
+    Kind.ALLREDUCE: _allreduce,
+    Kind.ALLGATHER: _allgather,
+    Kind.BROADCAST: _broadcast,
+    Kind.ALLTOALL: _alltoall,
+    Kind.REDUCESCATTER: _reducescatter,
+    Kind.BARRIER: _nothing,
+    Kind.JOIN: _join,
 }

@@ -16,13 +16,15 @@ from tlkit.runtime.core.control.coordinator import Coordinator
 from tlkit.runtime.core.control.member import Member
 from tlkit.runtime.core.control.messages import Ready, Request, Work, from_ranges, to_ranges
 from tlkit.runtime.core.errors import HorovodInternalError
+from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.work import Entry, Handle
 
 
 def request(name: str, **changes: object) -> Request:
     """An allreduce of four floats, changed as asked."""
     described: dict[str, object] = {"kind": "allreduce", "dtype": "float32", "shape": (4,)}
-    return Request(name=name, **(described | changes))  # type: ignore[arg-type]
+    described |= changes
+    return Request(name=name, **(described | {"kind": Kind(str(described["kind"]))}))  # type: ignore[arg-type]
 
 
 def entry(name: str, submitted_ns: int = 0, **changes: object) -> Entry:

@@ -6,6 +6,7 @@ import pytest
 
 from tlkit.runtime.core.control.endings import Failures, farewell
 from tlkit.runtime.core.control.messages import Request
+from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.work import Completions, Entry, Handle
 
 
@@ -19,7 +20,7 @@ def make_entry() -> Entry:
     """An allreduce that somebody waits for."""
     import torch
 
-    request = Request(name="allreduce.x", kind="allreduce", dtype="float32", shape=(1,))
+    request = Request(name="allreduce.x", kind=Kind.ALLREDUCE, dtype="float32", shape=(1,))
     tensor = torch.zeros(1)
     entry = Entry(request, tensor, tensor, Handle(list), 0)
     entry.handle.entries, entry.handle.remaining = [entry], 1

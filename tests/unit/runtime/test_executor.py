@@ -12,6 +12,7 @@ from tlkit.runtime.core.binding import Binding
 from tlkit.runtime.core.control.endings import Failures
 from tlkit.runtime.core.control.messages import Request, Response
 from tlkit.runtime.core.executor import Executor
+from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.work import Batch, Completions, Entry, Handle
 from tlkit.timeline import recorder
 
@@ -57,7 +58,7 @@ class Framework:
 
 
 def an_entry() -> Entry:
-    request = Request(name="allreduce.x", kind="allreduce", dtype="float32", shape=(1,))
+    request = Request(name="allreduce.x", kind=Kind.ALLREDUCE, dtype="float32", shape=(1,))
     tensor = torch.zeros(1)
     entry = Entry(request, tensor, tensor, Handle(list), recorder.now_ns())
     entry.handle.entries, entry.handle.remaining = [entry], 1

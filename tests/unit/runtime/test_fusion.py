@@ -5,11 +5,12 @@ from hypothesis import strategies as st
 
 from tlkit.runtime.core.control.messages import Request
 from tlkit.runtime.core.fusion import Negotiated, fuse
+from tlkit.runtime.core.kinds import Kind
 
 
 def tensor(name: str, elements: int, dtype: str = "float32", **changes: object) -> Negotiated:
     """A negotiated allreduce."""
-    request = Request(name=name, kind="allreduce", dtype=dtype, shape=(elements,), **changes)  # type: ignore[arg-type]
+    request = Request(name=name, kind=Kind.ALLREDUCE, dtype=dtype, shape=(elements,), **changes)  # type: ignore[arg-type]
     return Negotiated(id=0, request=request, arrivals_ns=(0, 0))
 
 

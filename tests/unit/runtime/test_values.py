@@ -10,6 +10,7 @@ from tlkit.runtime.core.control.coordinator import Coordinator
 from tlkit.runtime.core.control.member import Member
 from tlkit.runtime.core.control.messages import Request, Response, Work
 from tlkit.runtime.core.control.values import sends_along
+from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.operations import ReduceOp
 from tlkit.runtime.core.work import Entry, Handle
 from tlkit.runtime.torch.data_plane import small
@@ -33,7 +34,8 @@ class Ranks:
         """A rank asks for four bytes."""
         described: dict[str, object] = {"kind": "allreduce", "dtype": "uint8", "shape": (4,)}
         tensor = torch.zeros(4, dtype=torch.uint8)
-        request = Request(name=name, **(described | changes))  # type: ignore[arg-type]
+        described |= changes
+        request = Request(name=name, **(described | {"kind": Kind(str(described["kind"]))}))  # type: ignore[arg-type]
         entry = Entry(request, tensor, tensor, Handle(lambda _: None), 0)
         entry.values = values
         self.members[rank].submit([entry])
@@ -214,11 +216,12 @@ def test_random_lives_end_in_the_right_results(seed: int) -> None:
 
 def test_what_is_sent_along() -> None:
     """No device memory, nothing of ranks that do not matter, nothing that is not a plain reduction."""
-    request = Request(name="a", kind="allreduce", dtype="float32", shape=(1,))
+    request = Request(name="a", kind=Kind.ALLREDUCE, dtype="float32", shape=(1,))
 
     def changed(**changes: object) -> bool:
         fields = {name: getattr(request, name) for name in Request.__struct_fields__}
-        return sends_along(Request(**(fields | changes)), 1)
+        fields |= changes
+        return sends_along(Request(**(fields | {"kind": Kind(fields["kind"])})), 1)
 
     assert changed()
     assert changed(op=int(ReduceOp.PRODUCT))
@@ -236,7 +239,7 @@ def test_results_are_computed_in_the_tensors_own_type(name: str, op: ReduceOp) -
     """Scaled before and after, from one rank to the next; integers are truncated towards zero."""
     dtype = getattr(torch, name)
     tensors = [torch.tensor([1, -7, 3, 5]).to(dtype) * (rank + 1) for rank in range(3)]
-    request = Request(name="a", kind="allreduce", dtype=name, shape=(4,), op=int(op), prescale=2.0, postscale=0.5)
+    request = Request(name="a", kind=Kind.ALLREDUCE, dtype=name, shape=(4,), op=int(op), prescale=2.0, postscale=0.5)
 
     result = small.reduce(request, [small.to_bytes(tensor) for tensor in tensors])
 
@@ -258,7 +261,7 @@ def test_results_are_computed_in_the_tensors_own_type(name: str, op: ReduceOp) -
 
 def test_tensors_without_values_and_results_of_another_length() -> None:
     """Nothing is nothing; what does not fit is refused before it is written."""
-    request = Request(name="a", kind="allreduce", dtype="float32", shape=(0,))
+    request = Request(name="a", kind=Kind.ALLREDUCE, dtype="float32", shape=(0,))
     tensor = torch.zeros(2)
 
     assert small.reduce(request, [b"", b""]) == b""
