@@ -16,6 +16,7 @@ from ..timeline.errors import TlkitError
 from . import data_routes
 from .components import address, empty
 from .pages import Page, View, communication, compare, data, devices, ranks, steps, timeline, verdict
+from .run_header import describe_run
 from .source import Source
 
 #: Pages by address, in the order of the navigation; the number is the key that opens it.
@@ -35,6 +36,14 @@ REFRESH_MS: Final = 1000
 MOST_QUERY: Final = 2000
 
 
+#: Dash's own page says neither its language nor how wide it wants to be.
+_INDEX: Final = """<!DOCTYPE html>
+<html lang="en">
+<head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
+</html>"""
+
+
 def create_app(source: Source, *, host: str = "127.0.0.1", token: str | None = None) -> Dash:
     """The dashboard of `source`, ready to be served.
 
@@ -49,6 +58,7 @@ def create_app(source: Source, *, host: str = "127.0.0.1", token: str | None = N
         update_title="",
         suppress_callback_exceptions=True,
         serve_locally=True,
+        index_string=_INDEX,
     )
     app.layout = lambda: _frame(source)
     data_routes.add_routes(app.server, source)
@@ -74,15 +84,16 @@ def _frame(source: Source) -> Any:
             dcc.Interval(id="tick", interval=REFRESH_MS, disabled=not source.is_live),
             html.Header(
                 [
-                    html.Strong("tlkit"),
+                    html.H1("tlkit"),
                     html.Nav(
                         [
                             dcc.Link(label, href=address(name), id=f"to-{name}", title=f"key {number}")
                             for number, (name, (label, _)) in enumerate(PAGES.items(), start=1)
                         ]
                     ),
-                    html.Span(id="status", className="soft"),
+                    html.Span(clean(source.status), id="status", className="soft", role="status"),
                     html.Button("dark", id="theme-switch", title="dark or light (D)", type="button"),
+                    html.P(describe_run(source.analysis), id="run", className="soft"),
                 ]
             ),
             dcc.Loading(html.Main(id="page"), delay_show=400, type="dot"),
@@ -106,9 +117,20 @@ def _add_callbacks(app: Dash, source: Source) -> None:
             return no_update  # the script follows the address and the version by itself
         return page(source, name, search or "", theme or "light")
 
-    @app.callback(Output("version", "data"), Output("status", "children"), Input("tick", "n_intervals"))
-    def tick(_: int) -> tuple[int, str]:
-        return source.version, clean(source.status)
+    # What has not changed is not sent: a page that is made anew closes what somebody has opened, and loses their zoom.
+    @app.callback(
+        Output("version", "data"),
+        Output("status", "children"),
+        Output("run", "children"),
+        Input("tick", "n_intervals"),
+        State("version", "data"),
+        State("status", "children"),
+        State("run", "children"),
+        prevent_initial_call=True,
+    )
+    def tick(_: int, version: int | None, status: str | None, run: str | None) -> tuple[Any, Any, Any]:
+        now = (source.version, clean(source.status), describe_run(source.analysis))
+        return only_changes(now, (version, status or "", run or ""))
 
     @app.callback(
         Output("what-if-answer", "children"),
@@ -157,11 +179,22 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         return address("timeline", step=int(points[0]["x"])) if points else no_update
 
     app.clientside_callback(
+        "function(path, run) { return window.tlkit.setTitle(path, run); }",
+        Output("run", "title"),
+        Input("address", "pathname"),
+        Input("run", "children"),
+    )
+    app.clientside_callback(
         "function(clicks, theme) { return window.tlkit.switchTheme(clicks, theme); }",
         Output("theme", "data"),
         Input("theme-switch", "n_clicks"),
         State("theme", "data"),
     )
+
+
+def only_changes(now: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Values for outputs of which those that are as before are left alone."""
+    return tuple(no_update if value == known else value for value, known in zip(now, before, strict=True))
 
 
 def _is_timeline(shown: Any) -> bool:

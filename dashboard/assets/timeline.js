@@ -13,6 +13,14 @@ window.tlkit = (() => {
     return wanted;
   }
 
+  function setTitle(path, run) { // the tab's: the page, then the file
+    const name = (path || "").replaceAll("/", "") || "verdict";
+    const link = document.getElementById(`to-${name}`);
+    const file = (run || "").split(" · ")[0];
+    document.title = [link ? link.textContent : "", file, "tlkit"].filter(Boolean).join(" · ");
+    return "";
+  }
+
   function colour(name) { return getComputedStyle(root).getPropertyValue(name).trim(); }
 
   function duration(ns) {
@@ -399,5 +407,5 @@ window.tlkit = (() => {
     };
     if (acts[event.key]) { event.preventDefault(); acts[event.key](); }
   });
-  return { switchTheme, timeline: null };
+  return { switchTheme, setTitle, timeline: null };
 })();

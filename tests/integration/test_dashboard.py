@@ -128,6 +128,20 @@ def test_every_page_shows_what_it_is_for(page: Page, address: str) -> None:
     assert page.url.endswith("/ranks")
 
 
+def test_every_page_says_which_run_it_is_about(page: Page, address: str) -> None:
+    """In its header and in the tab; and in which language it is written."""
+    for name, label in (("verdict", "Verdict"), ("timeline", "Timeline")):
+        page.goto(f"{address}/{name}")
+        page.wait_for_function("label => document.title.startsWith(label)", arg=label, timeout=10000)
+        said = page.locator("#run").inner_text()
+        assert re.fullmatch(
+            r".*json.* · 2 ranks on .+ · \d{4}-\d\d-\d\d \d\d:\d\d UTC · .+ steps analysed · .+ events", said
+        ), said
+        assert said.split(" · ")[0] in page.title()
+        assert page.evaluate("document.documentElement.lang") == "en"
+        assert page.locator("h1").count() == 1
+
+
 def test_the_straggler_is_two_clicks_away(page: Page, address: str) -> None:
     """From the first screen to the rank that the others wait for, and to its spans."""
     page.goto(address)
@@ -187,6 +201,12 @@ def test_a_live_page_goes_on_and_leaves_open_what_was_opened(page: Page, timelin
         wait_for_more_than(seen)
         page.wait_for_timeout(200)
         assert not first.locator("td").first.is_visible()
+        # Nothing new comes: what is on the page is not made again, so that nothing of it closes or jumps.
+        page.evaluate("document.querySelector('#page > *').dataset.mark = 'mine'")
+        with page.expect_response(lambda response: "_dash-update-component" in response.url, timeout=10000):
+            pass
+        page.wait_for_timeout(2500)
+        assert page.locator("#page > [data-mark=mine]").count() == 1
     finally:
         page.goto("about:blank")  # it would ask a server that is gone
         stop(process)
@@ -223,7 +243,7 @@ def test_the_timeline_zooms_searches_and_tells(page: Page, address: str) -> None
     page.keyboard.press("Enter")
     wait_for(page, f"{2 * STEPS} matches")
     details = page.locator("#timeline-details")
-    assert "FORWARD" in details.inner_text()
+    details.get_by_text("FORWARD").wait_for(timeout=10000)
     here = wait_until_painted(page, whole)
     page.locator("#timeline-next").click()
     there = wait_until_painted(page, here)
