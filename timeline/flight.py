@@ -113,8 +113,10 @@ class FlightRecorder:
 class SlowSteps:
     """Notices that steps have become slower than they were."""
 
-    #: Steps that are compared as one, how much longer they have to be, and how many such groups have to be known.
+    #: Steps that are compared as one, and how long they take at least: an interrupt makes twenty short ones slow.
     GROUP: Final = 20
+    GROUP_NS: Final = 2_000_000_000
+    #: How much longer a group has to be, and how many have to be known.
     RATIO: Final = 1.2
     GROUPS_KNOWN: Final = 3
     #: Groups that make the run's own usual step.
@@ -122,15 +124,16 @@ class SlowSteps:
 
     def __init__(self) -> None:
         self._group: list[int] = []
+        """Durations of the newest steps, ns."""
         self._means: deque[float] = deque(maxlen=self.MOST_GROUPS)
         self._is_slow = False
 
     def add(self, duration_ns: int) -> str:
         """Take note of a step; what is to be said of it: something when a slow stretch has begun."""
         self._group.append(duration_ns)
-        if len(self._group) < self.GROUP:
+        if len(self._group) < self.GROUP or sum(self._group) < self.GROUP_NS:
             return ""
-        mean = sum(self._group) / self.GROUP
+        count, mean = len(self._group), sum(self._group) / len(self._group)
         self._group.clear()
         known = sorted(self._means)
         self._means.append(mean)
@@ -140,7 +143,7 @@ class SlowSteps:
         was_slow, self._is_slow = self._is_slow, mean > self.RATIO * usual
         if not self._is_slow or was_slow:
             return ""
-        return f"the last {self.GROUP} steps took {mean / 1e6:.1f} ms each, {mean / usual - 1:.0%} more than usual"
+        return f"the last {count} steps took {mean / 1e6:.1f} ms each, {mean / usual - 1:.0%} more than usual"
 
 
 def why_of(folder: Path) -> str:

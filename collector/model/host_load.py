@@ -56,7 +56,9 @@ def find_host_load(trace: Trace, steps: Steps) -> HostLoad | None:
         lengths = (steps.end_ns[:, -1] - steps.start_ns[:, 0]).astype(np.float64)
         lost = starved.groupby("rank", observed=True)["value"].sum().reindex(list(steps.ranks), fill_value=0.0)
         starved_ratio = float((lost.to_numpy() / np.maximum(lengths, 1.0)).max())
-    means = counters.groupby(["name", "rank"], observed=True)["value"].mean()
+    # All names of a trace are categories here: pandas looks them up by numbers too small for thousands.
+    names = counters["name"].cat.remove_unused_categories()
+    means = counters.groupby([names, "rank"], observed=True)["value"].mean()
     busiest = max(_hosts(trace, means), default=None, key=lambda host: host[0])
     if busiest is None and starved_ratio is None:
         return None

@@ -157,6 +157,8 @@ class Executor:
                 self._busy = True
                 batch = self._queue.popleft()
             self.run(batch)
+            # A thread that waits for work must not keep the tensors of the last one.
+            del batch
 
     def run(self, batch: Batch) -> None:
         """Execute what `take` has returned."""

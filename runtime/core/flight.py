@@ -51,8 +51,8 @@ class Flight:
         if rank == 0:
             slow = SlowSteps()
             writer.on_step = lambda duration_ns: self._raise_if(SLOW_STEPS, slow.add(duration_ns))
-        recorder.start_timeline(writer)
         self._listen()
+        recorder.start_timeline(writer)
 
     def _raise_if(self, kind: str, why: str) -> None:
         if why:

@@ -7,10 +7,15 @@ neighbours stay neighbours.
 """
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+
+#: How often, and how long apart, one looks again before gradients are taken for kept.
+_LOOKS: Final = 10
+_PAUSE_S: Final = 0.0001
 
 _count_references: Final = sys.getrefcount
 
@@ -70,6 +75,8 @@ class GradientMemory:
         """Where they lie now; stays while something borrows it."""
         self._other: Layout | None = None
         self._borrowers: set[object] = set()
+        self._was_kept = False
+        """Whether somebody had kept gradients the last time."""
 
     def _allocate(self) -> torch.Tensor:
         first = self._parameters[0]
@@ -89,10 +96,22 @@ class GradientMemory:
         """The gradients have been handed to the parameters."""
         self._borrowers.discard(borrower)
 
+    def _is_let_go(self) -> bool:
+        """Whether nobody looks at the gradients of the step before."""
+        is_free = self.layout.is_free(self._parameters)
+        # The runtime's own threads look at them for a moment after they have said that they are done.
+        for _ in range(0 if self._was_kept else _LOOKS):
+            if is_free:
+                break
+            time.sleep(_PAUSE_S)
+            is_free = self.layout.is_free(self._parameters)
+        self._was_kept = not is_free
+        return is_free
+
     def _move_if_kept(self) -> None:
         """Programs that keep gradients mostly do so for a step, so two layouts that take turns are enough."""
         other = self._other
-        if self.layout.is_free(self._parameters):
+        if self._is_let_go():
             if other is not None and other.is_free(self._parameters):
                 self._other = None
             return

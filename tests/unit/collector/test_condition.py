@@ -249,6 +249,15 @@ def test_other_processes_on_the_host_are_said() -> None:
     assert "processes other than the ranks had 70% of its cores" in condition.sentences()[-1]
 
 
+def test_counters_outside_of_the_steps_say_nothing() -> None:
+    """As readers make them: the texts of a column are all names of the trace, thousands perhaps."""
+    trace = counted(trace_of({0: CLOSED}, ranks=1), "host cpu %", {(0, 1000 * STEP_NS): 100.0})
+    names = [*(f"tensor {number}" for number in range(10_000)), "host cpu %", "host cores", "process cpu %"]
+    trace.counters["name"] = trace.counters["name"].cat.set_categories(names)
+
+    assert condition_of(trace).load is None
+
+
 def test_the_report_has_the_condition() -> None:
     """For programs."""
     report = make_report(analyze(trace_of({0: CLOSED, 1: CUT})))

@@ -135,6 +135,14 @@ def test_slow_steps_are_noticed_once_a_stretch() -> None:
     assert len(told(40, 300)) == 1
 
 
+def test_short_steps_are_taken_together() -> None:
+    """Twenty of a millisecond are slow whenever something else has the core for a moment."""
+    watch = SlowSteps()
+    durations = ([1.0] * 500 + [100.0]) * 40
+
+    assert not any(watch.add(round(duration_ms * MS)) for duration_ms in durations)
+
+
 def test_nobody_says_why(tmp_path: Path) -> None:
     """No file, or one that makes no sense."""
     assert why_of(tmp_path) == ""
