@@ -1,6 +1,7 @@
 """Connections that are opened and never used up: everybody else is answered all the same, and the strangers lose theirs."""
 
 import contextlib
+import json
 import random
 import resource
 import socket
@@ -243,11 +244,15 @@ def test_pages_are_served_to_those_with_the_token(tmp_path: Path) -> None:
         }
         assert server.ask("/verdict", headers=cookie)[0] == 200
         assert server.ask("/verdict", headers={**cookie, "Cookie": f"tlkit_token_1={TOKEN}"})[0] == 401
-        body = (
-            b'{"output": "..version.data...status.children..", "outputs": [{"id": "version", "property": "data"}, '
-            b'{"id": "status", "property": "children"}], "inputs": [{"id": "tick", "property": "n_intervals", "value": 1}], '
-            b'"changedPropIds": ["tick.n_intervals"], "state": []}'
-        )
+        outputs = [("version", "data"), ("status", "children"), ("run", "children")]
+        asked = {
+            "output": f"..{'...'.join('.'.join(output) for output in outputs)}..",
+            "outputs": [{"id": name, "property": what} for name, what in outputs],
+            "inputs": [{"id": "tick", "property": "n_intervals", "value": 1}],
+            "changedPropIds": ["tick.n_intervals"],
+            "state": [{"id": name, "property": what, "value": None} for name, what in outputs],
+        }
+        body = json.dumps(asked).encode()
         headers = {**cookie, "Content-Type": "application/json"}
         status, said = server.ask("/_dash-update-component", "POST", body, headers)
         assert (status, "version" in said["response"]) == (200, True)
