@@ -24,6 +24,9 @@ STALL: Final = "stall"
 SIGNAL: Final = "signal"
 CALL: Final = "call"
 
+#: How long the end of a job waits for a copy.
+COPY_TIMEOUT_S: Final = 10.0
+
 Alarm = Callable[[str, str], None]
 """Called with the kind of an alarm and a sentence that says why."""
 
@@ -51,8 +54,13 @@ class Flight:
         if rank == 0:
             slow = SlowSteps()
             writer.on_step = lambda duration_ns: self._raise_if(SLOW_STEPS, slow.add(duration_ns))
+        self._copying: list[threading.Thread] = []
         self._listen()
-        recorder.start_timeline(writer)
+        try:
+            recorder.start_timeline(writer)
+        except TraceError:
+            self._stop_listening()
+            raise
 
     def _raise_if(self, kind: str, why: str) -> None:
         if why:
@@ -60,7 +68,9 @@ class Flight:
 
     def set_aside(self, name: str, why: str) -> None:
         """Copy the recording, on a thread of its own: whoever hears the alarm has other work."""
-        threading.Thread(target=self._recorder.set_aside, args=(name, why), name="tlkit-flight", daemon=True).start()
+        thread = threading.Thread(target=self._recorder.set_aside, args=(name, why), name="tlkit-flight", daemon=True)
+        self._copying.append(thread)
+        thread.start()
 
     def finish(self, reason: str) -> None:
         """The runtime has ended, and the timeline is closed.
@@ -69,6 +79,9 @@ class Flight:
             reason: why the job has failed; "" if it has not.
         """
         self._stop_listening()
+        # What is being copied is not removed under the copy.
+        for thread in self._copying:
+            thread.join(COPY_TIMEOUT_S)
         self._recorder.finish(reason or uncaught())
 
     def _listen(self) -> None:
