@@ -28,7 +28,7 @@ from .trace import TABLES, Clock, RankClock, Trace, TraceMeta
 from .vocabulary import Category
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 10
+VERSION: Final = 11
 
 #: Smaller files are read as fast as the cache.
 LEAST_NBYTES: Final = 4 * 1024 * 1024

@@ -53,6 +53,8 @@ class ShardHeader:
     clock: ShardClock
     runtime: str = "tlkit"
     """Who runs the collectives: `tlkit`, or `torch` for torch.distributed."""
+    framework: str = "torch"
+    """What the training script is written in: one of vocabulary.FRAMEWORKS."""
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -137,6 +139,7 @@ class ShardFormat:
                     "process_id",
                     "device",
                     "runtime",
+                    "framework",
                 )
             },
             "clock": {"source": "CLOCK_MONOTONIC", **msgspec.to_builtins(header.clock)},

@@ -212,6 +212,8 @@ class TraceMeta:
     """Categories that this trace can show.  A category outside is unknown, not zero."""
     runtime: str = ""
     """Who runs the collectives: `horovod` (Horovod or our own runtime), `torch` (torch.distributed), "" if unknown."""
+    framework: str = ""
+    """What the training script is written in (vocabulary.FRAMEWORKS), "" if unknown."""
     hosts: Mapping[int, str] = field(default_factory=dict)
     local_ranks: Mapping[int, int] = field(default_factory=dict)
     """Each rank's number on its host, as far as it is known."""

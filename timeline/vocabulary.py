@@ -150,6 +150,9 @@ CALLERS: Final = (
 MIXED: Final = "mixed"
 """Tensors of several callers, or places, that travelled in one collective."""
 
+#: What a training script is written in, as timelines and remedies name it.
+FRAMEWORKS: Final = ("torch", "tensorflow", "keras", "jax")
+
 #: Bytes an element, by the dtype names that appear in traces.
 DTYPE_NBYTES: Final = {
     "bool": 1,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ... import __version__
 from ...timeline.shard_format import ShardClock, ShardHeader
 from .control.clock_sync import ClockOffset
+from .framework import used_framework
 from .topology import boot_id
 
 
@@ -40,6 +41,7 @@ def shard_header(
         versions: of the framework.
         runtime: who runs the collectives: `tlkit`, or `torch` for torch.distributed.
     """
+    framework, of_framework = used_framework()
     return ShardHeader(
         run_id=run.run_id,
         rank=rank,
@@ -50,6 +52,7 @@ def shard_header(
         process_id=os.getpid(),
         device=device,
         runtime=runtime,
+        framework=framework,
         clock=ShardClock(
             origin_ns=run.origin_ns - clock.offset_ns,
             origin_unix_ns=run.origin_unix_ns,
@@ -57,5 +60,5 @@ def shard_header(
             uncertainty_ns=clock.uncertainty_ns,
             method=clock.method,
         ),
-        versions={"tlkit": __version__, "python": platform.python_version()} | dict(versions),
+        versions={"tlkit": __version__, "python": platform.python_version()} | dict(versions) | dict(of_framework),
     )

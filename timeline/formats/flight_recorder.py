@@ -106,6 +106,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             clock=Clock(method="single" if len(dumps) == 1 else "none", uncertainty_ns=0),
             known_categories=frozenset({Category.COLLECTIVE}),
             runtime="torch",
+            framework="torch",
             notes=tuple(notes),
             epoch_unix_ns=first_ns,
             ends={dump.rank: _end(dump, operations, first_ns) for dump in dumps},

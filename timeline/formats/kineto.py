@@ -241,6 +241,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             clock=Clock(method="single" if len(ranks) == 1 else "none", uncertainty_ns=0),
             known_categories=frozenset(known - {Category.OTHER}),
             runtime="torch",
+            framework="torch",
             notes=tuple(_notes(ranks, collectives, size)),
             epoch_unix_ns=origin_ns if is_epoch else 0,
         ),

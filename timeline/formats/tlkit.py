@@ -29,7 +29,7 @@ from ..trace import (
     Trace,
     TraceMeta,
 )
-from ..vocabulary import Category
+from ..vocabulary import FRAMEWORKS, Category
 from .base import Progress, count_up
 from .clock_readings import smooth
 from .tlkit_events import INTEGERS, TEXTS, UNKNOWN_NS
@@ -208,6 +208,7 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> T
         ),
         known_categories=frozenset(Category) if knows_order else KNOWN_OF_SUMS,
         runtime="torch" if any(header.runtime == "torch" for header in headers) else "horovod",
+        framework=headers[0].framework if headers[0].framework in FRAMEWORKS else "",
         hosts={header.rank: header.host for header in headers},
         local_ranks={header.rank: header.local_rank for header in headers},
         run_id=headers[0].run_id,

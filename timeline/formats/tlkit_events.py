@@ -45,6 +45,7 @@ class Header:
     host: str = ""
     local_rank: int = 0
     runtime: str = ""
+    framework: str = ""
     origin_unix_ns: int = 0
     offset_ns: int = 0
     uncertainty_ns: int = 0
@@ -75,6 +76,7 @@ def header_of(args: dict[str, Any], source: Source) -> Header:
         host=str(args.get("host", "")),
         local_rank=integer(args.get("local_rank"), 0),
         runtime=str(args.get("runtime", "")),
+        framework=str(args.get("framework", "torch")),
         origin_unix_ns=integer(clock.get("origin_unix_ns"), 0),
         offset_ns=integer(clock.get("offset_ns"), 0),
         uncertainty_ns=integer(clock.get("uncertainty_ns"), 0),
