@@ -5,16 +5,16 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
-from flask import request
-from werkzeug.exceptions import HTTPException
 
 from ..collector.model.words import milliseconds
 from ..collector.predict.what_if import predict
+from ..collector.service.compression import compress_answers
 from ..collector.service.guard import protect
 from ..timeline.commands import clean
 from ..timeline.errors import TlkitError
 from . import data_routes
 from .components import address, empty
+from .manners import add_manners
 from .pages import Page, View, communication, compare, data, devices, ranks, steps, timeline, verdict
 from .run_header import describe_run
 from .source import Source
@@ -64,13 +64,9 @@ def create_app(source: Source, *, host: str = "127.0.0.1", token: str | None = N
     data_routes.add_routes(app.server, source)
     _add_callbacks(app, source)
 
-    @app.server.errorhandler(HTTPException)
-    def plainly(error: HTTPException) -> Any:
-        if request.path.startswith("/data/"):
-            return data_routes.describe_error(error.code or 500, str(error.description))
-        return f"{error.code}: {error.description}", error.code or 500, {"Content-Type": "text/plain; charset=utf-8"}
-
     protect(app.server, host=host, token=token, cookie="tlkit_token", script_hashes=app.csp_hashes())
+    add_manners(app, PAGES)
+    compress_answers(app.server, files=("/_dash-component-suites/", "/assets/"))
     return app
 
 
@@ -142,9 +138,9 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         changes = [
             make(max(int(amount), 0))
             for (_, _, make), amount in zip(verdict.SLIDERS, amounts, strict=True)
-            if amount is not None and int(amount) < verdict.AS_IT_IS
+            if isinstance(amount, (int, float)) and amount < verdict.AS_IT_IS
         ]
-        return predicted(source, [*changes, *map(str, switches or [])])
+        return predicted(source, [*changes, *map(str, switches if isinstance(switches, list) else [])])
 
     # A dropdown that has just come onto the page says its value, too: only what differs from the address is a choice.
     @app.callback(

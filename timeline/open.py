@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from . import cache
 from .clocks import align
@@ -26,6 +27,8 @@ from .trace import Trace
 _SHARD = re.compile(
     r"^(?P<stem>.*?)(?:\.rank(?P<rank>\d+)|\.part(?P<part>\d+)|\.rank\d+\.part\d+)(?P<suffix>(?:\.[^.]*)?(?:\.gz)?)$"
 )
+#: A file of nothing else has just been begun.
+_NOTHING: Final = b" \t\r\n[\0"
 
 
 def open_trace(
@@ -54,14 +57,19 @@ def open_trace(
     known: dict[str, list[Source]] = {}
     formats: dict[str, Format] = {}
     refused: list[Path] = []
+    empty: list[Path] = []
     for path in files:
         source = Source(path)
         reader = _find_format(source)
         if reader is None:
-            refused.append(path)
+            (refused if source.head().strip(_NOTHING) else empty).append(path)
         else:
             formats[reader.NAME] = reader
             known.setdefault(reader.NAME, []).append(source)
+    if not known and not refused:
+        raise UnknownFormatError(
+            f"{empty[0]} is empty: nothing has been recorded in it; a run that goes on writes to it soon"
+        )
     if not known:
         raise UnknownFormatError(
             f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod, a trace of "

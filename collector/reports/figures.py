@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...timeline.commands import clean
+from ...timeline.palette import THEMES
 from ..analysis import Analysis
 from ..model.breakdown import EXPOSED, PARTS
 from .palette import COLOURS, label_of
@@ -28,10 +29,6 @@ MOST_SIZES: Final = 500
 LEGEND_ABOVE: Final = {"t": 80}
 BARS_PX: Final = 150
 
-THEMES: Final = {
-    "light": {"text": "#1F2933", "grid": "#E4E7EB", "paper": "#FFFFFF"},
-    "dark": {"text": "#E4E7EB", "grid": "#3B4754", "paper": "#1B232C"},
-}
 #: From nothing to much: readable for colour-blind eyes and in print.
 HEAT: Final = "Cividis"
 
@@ -39,7 +36,7 @@ HEAT: Final = "Cividis"
 def layout(theme: str, **changes: Any) -> dict[str, Any]:
     """What all plots share."""
     colours = THEMES[theme]
-    axis = {"gridcolor": colours["grid"], "zerolinecolor": colours["grid"], "automargin": True}
+    axis = {"gridcolor": colours["line"], "zerolinecolor": colours["line"], "automargin": True}
     base: dict[str, Any] = {
         "font": {"color": colours["text"], "family": "system-ui, sans-serif", "size": 13},
         "paper_bgcolor": colours["paper"],

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from ...timeline.palette import CATEGORY_COLOURS
+from ...timeline.palette import CATEGORY_COLOURS, IDLE_COLOUR
 from ...timeline.vocabulary import Category
 from ..model.breakdown import IDLE, Breakdown
 
 #: By part; `idle` is none of the categories.
-COLOURS: Final = {**{str(category): colour for category, colour in CATEGORY_COLOURS.items()}, IDLE: "#888888"}
+COLOURS: Final = {**{str(category): colour for category, colour in CATEGORY_COLOURS.items()}, IDLE: IDLE_COLOUR}
 LABELS: Final = {
     str(Category.DATA): "waiting for data",
     str(Category.H2D): "copy to device",

@@ -5,8 +5,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...collector.reports.figures import THEMES, Figure
+from ...collector.reports.figures import Figure
 from ...collector.reports.figures import layout as figure_layout
+from ...timeline.palette import THEMES
 from ..components import empty, plot, text
 from . import View
 

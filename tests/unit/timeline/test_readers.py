@@ -303,7 +303,7 @@ def test_a_cut_gzip_gives_what_is_there(tmp_path: Path) -> None:
     ("content", "error", "message"),
     [
         (None, TraceNotFoundError, "no such file"),
-        ("", UnknownFormatError, "not a trace"),
+        ("", UnknownFormatError, "is empty"),
         ("{}", UnknownFormatError, "not a trace"),
         ("[]", UnknownFormatError, "not a trace"),
         ("\x00\x01", UnknownFormatError, "not a trace"),
@@ -419,3 +419,12 @@ def test_real_files_cut_or_damaged_read_or_are_refused(shared_traces: Path, tmp_
                 open_trace(path).check()
             except TraceError as error:
                 assert str(error)
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"\n[\n", gzip.compress(b"")])
+def test_a_file_that_has_just_been_begun_is_empty(tmp_path: Path, content: bytes) -> None:
+    """One clear line, not a list of formats."""
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=r"t\.json is empty: nothing has been recorded in it"):
+        open_trace(path)
