@@ -12,12 +12,12 @@ from ..collector.service.compression import compress_answers
 from ..collector.service.guard import protect
 from ..timeline.commands import clean
 from ..timeline.errors import TlkitError
-from . import data_routes
 from .components import address, empty
 from .manners import add_manners
 from .pages import Page, View, communication, compare, data, devices, ranks, steps, timeline, verdict
 from .run_header import describe_run
 from .source import Source
+from .timeline import routes
 
 #: Pages by address, in the order of the navigation; the number is the key that opens it.
 PAGES: Final[dict[str, tuple[str, Page]]] = {
@@ -54,6 +54,7 @@ def create_app(source: Source, *, host: str = "127.0.0.1", token: str | None = N
     app = Dash(
         "tlkit.dashboard",
         assets_folder=str(Path(__file__).with_name("assets")),
+        assets_path_ignore=["^timeline$"],  # modules: the page that needs them loads them
         title="tlkit",
         update_title="",
         suppress_callback_exceptions=True,
@@ -61,7 +62,7 @@ def create_app(source: Source, *, host: str = "127.0.0.1", token: str | None = N
         index_string=_INDEX,
     )
     app.layout = lambda: _frame(source)
-    data_routes.add_routes(app.server, source)
+    routes.add_routes(app.server, source)
     _add_callbacks(app, source)
 
     protect(app.server, host=host, token=token, cookie="tlkit_token", script_hashes=app.csp_hashes())

@@ -9,7 +9,7 @@ from flask import Response, request
 from werkzeug.exceptions import BadRequest, HTTPException
 
 from ..timeline.errors import first_line
-from . import data_routes
+from .timeline import routes
 
 _CALLBACKS: Final = "/_dash-update-component"
 
@@ -38,7 +38,7 @@ def add_manners(app: Dash, pages: Collection[str]) -> None:
     @server.errorhandler(HTTPException)
     def plainly(error: HTTPException) -> Any:
         if request.path.startswith("/data/"):
-            return data_routes.describe_error(error.code or 500, str(error.description))
+            return routes.describe_error(error.code or 500, str(error.description))
         return f"{error.code}: {error.description}", error.code or 500, {"Content-Type": "text/plain; charset=utf-8"}
 
     @server.errorhandler(Exception)

@@ -4,7 +4,7 @@ import threading
 from typing import Final
 
 from ..collector.analysis import Analysis
-from .rows import Rows, make_rows
+from .timeline.rows import Rows, make_rows
 
 #: By then the first page is on the screen.
 PREPARE_AFTER_S: Final = 2.0

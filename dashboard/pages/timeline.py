@@ -1,4 +1,4 @@
-"""All lanes of all ranks, drawn by assets/timeline.js from what data_routes.py serves."""
+"""All lanes of all ranks, drawn by the modules in assets/timeline/ from what timeline/routes.py serves."""
 
 from typing import Any
 

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ..timeline.trace import Trace
-from ..timeline.vocabulary import Category, LaneKind
+from ...timeline.trace import Trace
+from ...timeline.vocabulary import Category, LaneKind
 
 #: Deeper nesting is drawn into the last row.
 MOST_DEPTH: Final = 12

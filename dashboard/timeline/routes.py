@@ -8,14 +8,14 @@ from typing import Any, Final
 import numpy as np
 from flask import Flask, Response, abort, jsonify, request
 
-from ..collector.reports.palette import COLOURS
-from ..timeline.commands import clean
-from ..timeline.errors import TlkitError
-from ..timeline.export import write
-from ..timeline.selection import select
+from ...collector.reports.palette import COLOURS
+from ...timeline.commands import clean
+from ...timeline.errors import TlkitError
+from ...timeline.export import write
+from ...timeline.selection import select
+from ..source import Source
 from .lod import SHADES, view
 from .rows import CATEGORIES, Rows
-from .source import Source
 
 #: Rows that are drawn at a time.
 MOST_ROWS: Final = 400

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import examples
 from tests.traces import make_trace
-from tlkit.dashboard.lod import SHADES, view
-from tlkit.dashboard.rows import CATEGORIES, MOST_DEPTH, make_rows
+from tlkit.dashboard.timeline.lod import SHADES, view
+from tlkit.dashboard.timeline.rows import CATEGORIES, MOST_DEPTH, make_rows
 from tlkit.timeline.trace import SPAN_COLUMNS, Trace, make_table
 
 spans = st.lists(

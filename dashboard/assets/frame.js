@@ -1,0 +1,51 @@
+// Theme, keys and navigation for all pages.  What the timeline page needs is loaded when it is opened (timeline/main.mjs).
+"use strict";
+window.tlkit = (() => {
+  const root = document.documentElement;
+
+  function switchTheme(clicks, theme) {
+    let wanted = theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+    if (clicks && clicks !== switchTheme.seen) wanted = wanted === "dark" ? "light" : "dark";
+    switchTheme.seen = clicks;
+    root.dataset.theme = wanted;
+    if (window.tlkit.timeline) window.tlkit.timeline.draw();
+    return wanted;
+  }
+
+  function setTitle(path, run) { // the tab's: the page, then the file
+    const name = (path || "").replaceAll("/", "") || "verdict";
+    const link = document.getElementById(`to-${name}`);
+    const file = (run || "").split(" · ")[0];
+    document.title = [link ? link.textContent : "", file, "tlkit"].filter(Boolean).join(" · ");
+    return "";
+  }
+
+  const unfolded = new Set();
+  addEventListener("toggle", event => {
+    const key = event.target.dataset.key;
+    if (key && event.target.isConnected) unfolded[event.target.open ? "add" : "delete"](key);
+  }, true);
+
+  let loading = null;
+  function attach() {
+    for (const details of document.querySelectorAll("details[data-key]:not([open])")) if (unfolded.has(details.dataset.key)) details.open = true;
+    if (document.getElementById("timeline") || window.tlkit.timeline) {
+      loading ??= import("/assets/timeline/main.mjs");
+      loading.then(module => { window.tlkit.timeline = module.attach(document.getElementById("timeline")); });
+    }
+    const here = location.pathname.replaceAll("/", "") || "verdict";
+    for (const link of document.querySelectorAll("nav a")) link.classList.toggle("here", link.id === `to-${here}`);
+    const wanted = root.dataset.theme === "dark" ? "light" : "dark";
+    const button = document.getElementById("theme-switch");
+    if (button && button.textContent !== wanted) button.textContent = wanted;
+  }
+  new MutationObserver(attach).observe(document.documentElement, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-theme"] });
+  addEventListener("keydown", event => {
+    if (event.target.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const links = document.querySelectorAll("nav a");
+    if (/^[1-9]$/.test(event.key) && links[+event.key - 1]) { links[+event.key - 1].click(); return; }
+    if (window.tlkit.timeline) { if (window.tlkit.timeline.key(event)) event.preventDefault(); return; }
+    if (event.key === "d" || event.key === "D") document.getElementById("theme-switch").click();
+  });
+  return { switchTheme, setTitle, timeline: null };
+})();
