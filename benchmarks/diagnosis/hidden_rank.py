@@ -3,6 +3,9 @@
     python benchmarks/diagnosis/hidden_rank.py record --into runs     # train; truth.json is written beside the runs
     python benchmarks/diagnosis/hidden_rank.py judge runs
 
+Each run is judged twice: by all that was recorded, and by the sums of its steps alone (summaries.py), which is what
+HOROVOD_TIMELINE_LEVEL=steps keeps.
+
 Library (ours or DDP), number of ranks (2 to 4), rank, part, size (10 to 150 % of a step, small ones as often as large ones) and
 whether the rank sleeps or computes are drawn from a seed that stands in truth.json only: the analysis is given the traces.  A row
 is right if the first finding names that rank alone, and that part.
@@ -13,6 +16,7 @@ import json
 import math
 import random
 import secrets
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from judging import Report, analyse_all
-from recording import Job, mean_step_ms, record_all
+from recording import Job, is_recorded, mean_step_ms, record_all, trace_of
+from summaries import keep_sums
 
 PARTS = {
     "data": ("slow-dataset", "slow-transform"),
@@ -120,17 +125,25 @@ def part_of(finding: dict[str, Any]) -> str:
 
 
 def judge(folder: Path) -> list[dict[str, Any]]:
-    """Diagnose all rows that were recorded."""
-    truth = {folder / row.name: row for row in read_truth(folder)}
-    return [_judged(truth[path], report, folder) for path, report in analyse_all(truth).items()]
+    """Diagnose all runs that were recorded, in full and by their sums."""
+    recorded = [row for row in read_truth(folder) if is_recorded(folder / row.name)]
+    runs: dict[Path, tuple[Row, str]] = {folder / row.name: (row, "full") for row in recorded}
+    for row in recorded:
+        # Beside the run, as one of its own: what is judged is a folder with a trace in it.
+        sums = folder / "sums" / row.name
+        keep_sums(trace_of(folder / row.name), trace_of(sums))
+        shutil.copy(folder / row.name / "run.json", sums / "run.json")
+        runs[sums] = row, "sums"
+    return [_judged(*runs[path], report, folder) for path, report in analyse_all(runs).items()]
 
 
-def _judged(row: Row, report: Report, folder: Path) -> dict[str, Any]:
+def _judged(row: Row, level: str, report: Report, folder: Path) -> dict[str, Any]:
     step_ms = mean_step_ms(folder / f"healthy-{row.recorder}-{row.ranks}")
     said = [(finding["ranks"], part_of(finding)) for finding in (report["findings"] or [report["verdict"]])[:2]]
     hits = [(ranks == [row.rank], part == row.part) for ranks, part in said]
     return {
         **asdict(row),
+        "level": level,
         "ms": round(row.ratio * step_ms, 2),
         "step_ms": [round(step_ms, 1), round(mean_step_ms(folder / row.name), 1)],
         "found": f"{report['verdict']['class']}: {report['verdict']['cause']}",
@@ -143,12 +156,19 @@ def _judged(row: Row, report: Report, folder: Path) -> dict[str, Any]:
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """A line a row, and the totals by part and by size."""
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["number"]):
         mark = "right" if row["right"] else "2nd  " if row["among_top_two"] else "WRONG"
         hidden = f"rank {row['rank']} of {row['ranks']} {row['fault']} {row['ms']} ms ({row['ratio']:.0%})"
         steps = f"{row['step_ms'][0]} → {row['step_ms'][1]} ms"
         ranks = ",".join(map(str, row["found_ranks"]))
-        print(f"{row['number']:3} {mark} {row['recorder']:10} {hidden:48} {steps:18} {row['found']} ranks {ranks}")
+        found = f"{row['found']} ranks {ranks}"
+        print(f"{row['number']:3} {row['level']} {mark} {row['recorder']:10} {hidden:48} {steps:18} {found}")
+    for level in ("full", "sums"):
+        print(f"\n{level}:")
+        _show_totals([row for row in rows if row["level"] == level])
+
+
+def _show_totals(rows: Sequence[dict[str, Any]]) -> None:
     groups = {part: [row for row in rows if row["part"] == part] for part in PARTS}
     for low, high in ((MIN_RATIO, 0.2), (0.2, 0.5), (0.5, MAX_RATIO)):
         groups[f"{low:.0%} to {high:.0%}"] = [row for row in rows if low <= row["ratio"] < high]

@@ -36,11 +36,12 @@ SEEDS_APART = 1_000_000
 WORST_SHOWN = 10
 
 
-def diagnose(folder: Path) -> list[Found]:
-    """What the toolkit finds, in its order, the verdict first; nothing for a healthy run."""
+def diagnose(folder: Path) -> tuple[list[Found], bool]:
+    """What the toolkit finds, in its order, the verdict first; nothing for a healthy run.  And whether it says "unknown"."""
     analysis = analyze(folder)
     found = [as_found(finding) for finding in (analysis.verdict, *analysis.findings)]
-    return [finding for finding in found if finding.class_ not in {"healthy", "unknown"}]
+    told = [finding for finding in found if finding.class_ not in {"healthy", "unknown"}]
+    return told, analysis.verdict.class_ == "unknown"
 
 
 def try_case(seed: int, only: str, file_format: str, keep: Path | None) -> Verdict:
@@ -49,11 +50,12 @@ def try_case(seed: int, only: str, file_format: str, keep: Path | None) -> Verdi
     with tempfile.TemporaryDirectory(prefix="simulated-") as scratch:
         folder = Path(scratch) / "trace"
         write_case(case, folder)
+        is_unknown = False
         try:
-            findings = diagnose(folder)
+            findings, is_unknown = diagnose(folder)
         except Exception as error:  # a diagnosis that fails is a wrong one, and the other cases go on
             findings = [Found(class_="error", cause=f"{type(error).__name__}: {error}", ranks=(), gain=1.0)]
-        verdict = judge(case, findings)
+        verdict = judge(case, findings, is_unknown=is_unknown)
         if keep is not None and not verdict.is_right:
             _keep(case, folder, keep / f"seed{seed}", verdict)
     return verdict
@@ -93,7 +95,9 @@ def summarise(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """The figures that have goals."""
     healthy = [verdict for verdict in verdicts if verdict.is_healthy]
     faulty = [verdict for verdict in verdicts if not verdict.is_healthy]
-    errors = [verdict.gain_error for verdict in faulty if verdict.is_right and verdict.promised]
+    promised = [verdict for verdict in faulty if verdict.is_right and verdict.promised]
+    errors = [verdict.gain_error for verdict in promised]
+    sure = [verdict.gain_error for verdict in promised if verdict.is_sure]
     return {
         "cases": len(verdicts),
         "faulty": len(faulty),
@@ -103,6 +107,12 @@ def summarise(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "healthy_clean": sum(verdict.is_right for verdict in healthy) / max(len(healthy), 1),
         "gain_error_median": statistics.median(errors) if errors else 0.0,
         "gain_error_p95": _percentile(errors, 0.95),
+        "doubts": sum(verdict.is_doubt for verdict in faulty),
+        "promised": len(promised),
+        "other_remedies": sum(verdict.is_other_remedy for verdict in promised),
+        "sure": len(sure),
+        "sure_error_p95": _percentile(sure, 0.95),
+        "gain_in_interval": sum(verdict.holds_gain for verdict in promised) / max(len(promised), 1),
     }
 
 
@@ -134,8 +144,8 @@ def replay(args: argparse.Namespace) -> int:
     folder = args.keep / f"seed{args.replay_seed}" if args.keep else Path(tempfile.mkdtemp(prefix="simulated-"))
     try:
         write_case(case, folder / "trace")
-        findings = diagnose(folder / "trace")
-        verdict = judge(case, findings)
+        findings, is_unknown = diagnose(folder / "trace")
+        verdict = judge(case, findings, is_unknown=is_unknown)
         print(json.dumps(truth_of(case), indent=1))
         for found in findings:
             print(f"found {found.class_}: {found.cause} ranks {list(found.ranks)} gain {found.gain:.1%}")

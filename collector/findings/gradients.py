@@ -60,7 +60,7 @@ class OversizeGradient:
             return []
         by_name = tensors.groupby("name", observed=True)["nbytes"].sum().sort_values(ascending=False)
         by_name = by_name[by_name.index != "everything else"] / by_name.sum()
-        names = _largest(by_name)
+        names = largest_of(by_name)
         share = float(by_name[names].sum()) if names else 0.0
         nbytes = sum(int(tensors.loc[tensors["name"] == name, "nbytes"].max()) for name in names)
         if share < OVERSIZE_SHARE or nbytes < OVERSIZE_NBYTES:
@@ -134,7 +134,7 @@ def _left_of_operations(facts: Facts, names: Sequence[str], nbytes: int) -> np.n
     return kept
 
 
-def _largest(shares: pd.Series) -> list[str]:
+def largest_of(shares: pd.Series) -> list[str]:
     """The few tensors, largest first, that outweigh the rest: each a good part of all bytes, and far larger than any other.
 
     Without a gap behind them they are what models are made of.

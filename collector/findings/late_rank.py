@@ -11,8 +11,12 @@ import pandas as pd
 
 from ..facts import Facts
 from ..model.communication_only import OnlyCommunication, look_at_communication, shows_training, step_of
-from ..model.words import milliseconds
-from .base import Finding
+from ..model.pattern import find_pattern
+from ..model.peers import find_excess
+from ..model.words import milliseconds, name_ranks
+from ..predict.serial import WAITING_CALLERS
+from .base import WORTH_RATIO, Finding
+from .latency import messages_take_long
 
 #: Lateness below this share of the step is noise.
 LEAST_RATIO: Final = 0.1
@@ -21,7 +25,7 @@ LEAST_RATIO: Final = 0.1
 STEADY_LATENESS_RATIO: Final = 0.15
 #: Ticks of this share of the collectives are enough to name a rank.
 ENOUGH_TICKS_RATIO: Final = 0.5
-#: The rank has to be the last one in this share of the steps.
+#: In late steps the same rank has to be the last one in this share of them, to be named.
 STEADY_RATIO: Final = 0.7
 #: Waits up to so many cycles may be the cycle's.
 MAX_CYCLES: Final = 1.5
@@ -31,6 +35,8 @@ MAX_CONFIDENCE: Final = 0.5
 LATE_STEP_RATIO: Final = 3.0
 #: Late steps are a finding of their own up to this share of all; beyond, lateness is the rule.
 MAX_LATE_STEPS_RATIO: Final = 0.6
+#: The last gradients of a step, as a share of them: they are asked for when all has been computed.
+LAST_PART: Final = 0.25
 #: What tensors usually wait: not the median, which jumps where they are late in half of the steps.
 USUAL_QUANTILE: Final = 0.3
 MIN_STEPS: Final = 12
@@ -51,8 +57,8 @@ class LateRank:
         seen = look_at_communication(facts)
         if seen.mean_step_ns <= 0:  # all events have one and the same time: nobody can be late
             return []
-        late = lateness_by_rank(facts)
-        return _unnamed(seen) if late is None else _named(seen, *late)
+        asked = asked_by_rank(facts)
+        return _unnamed(facts, seen) if asked is None else _named(facts, seen, *asked)
 
 
 class LateSteps:
@@ -63,6 +69,9 @@ class LateSteps:
         if facts.breakdown.knows_compute or not shows_training(facts) or facts.steps.count < MIN_STEPS:
             return []
         seen = look_at_communication(facts)
+        asked = asked_by_rank(facts)
+        if asked is not None and _named(facts, seen, *asked):
+            return []
         usual = float(np.quantile(seen.negotiate_ns, USUAL_QUANTILE))
         excess = np.maximum(seen.negotiate_ns - usual, 0.0)
         is_late = excess > np.maximum(LATE_STEP_RATIO * usual, LEAST_RATIO * np.median(seen.step_ns))
@@ -132,42 +141,90 @@ def lateness_by_rank(facts: Facts) -> tuple[list[int], Lateness] | None:
     return ranks, medians.to_numpy(dtype=np.float64).T
 
 
-def _named(seen: OnlyCommunication, ranks: list[int], lateness: Lateness) -> list[Finding]:
-    row = int(np.argmax(lateness.mean(axis=1)))
-    last_ratio = float((lateness[row] > 0).mean())
-    gain = seen.ratio(np.maximum(lateness[row], 0.0))
-    if gain < LEAST_RATIO or last_ratio < STEADY_RATIO:
+def asked_by_rank(facts: Facts) -> tuple[list[int], Lateness] | None:
+    """How long each rank needs in each step until it has asked for the last gradients; None without ticks on most collectives.
+
+    Counted from the end of the step before, when all ranks go on together: their own work.
+
+    Returns:
+        The ranks, and float[rank, step], ns.
+    """
+    arrivals = facts.trace.arrivals
+    mine = facts.collectives[(facts.collectives["process_set"] == 0) & (facts.collectives["kind"] == "allreduce")]
+    called = mine["seq"][mine["caller"].isin(list(WAITING_CALLERS))]
+    arrivals = arrivals[
+        (arrivals["process_set"] == 0) & arrivals["seq"].isin(mine["seq"]) & ~arrivals["seq"].isin(called)
+    ]
+    table = arrivals.pivot(index="seq", columns="rank", values="arrival_ns").dropna()
+    if len(table.columns) < 2:  # noqa: PLR2004  nobody to compare with
+        return None
+    step = step_of(facts, table.min(axis="columns"))
+    table, step = table[step >= 0], step[step >= 0]
+    inside = facts.in_steps(mine)
+    if len(table) < ENOUGH_TICKS_RATIO * len(inside[~inside["seq"].isin(called)]) or not len(table):
+        return None
+    ends = (
+        pd.Series((inside["start_ns"] + inside["dur_ns"]).to_numpy()).groupby(step_of(facts, inside["start_ns"])).max()
+    )
+    before = ends.reindex(range(-1, facts.steps.count - 1)).to_numpy(dtype=np.float64)
+    before = np.where(np.isnan(before), facts.steps.start_ns[0], before)
+    # The last ones of a step are asked for when the whole step has been computed.
+    place = pd.Series(step).groupby(step).cumcount(ascending=False).to_numpy()
+    count = pd.Series(step).groupby(step).transform("size").to_numpy()
+    late = place < np.ceil(LAST_PART * count)
+    values = table.to_numpy(dtype=np.float64)[late] - before[step[late]][:, None]
+    medians = pd.DataFrame(values).groupby(step[late]).median().reindex(range(facts.steps.count))
+    return [int(rank) for rank in table.columns], medians.ffill().bfill().to_numpy(dtype=np.float64).T
+
+
+def _named(facts: Facts, seen: OnlyCommunication, ranks: list[int], asked_ns: Lateness) -> list[Finding]:
+    """With ticks the ranks can be compared as by their own work (model/peers.py): one or several, always or now and then."""
+    excess = find_excess(asked_ns, seen.mean_step_ns)
+    if excess is None:
         return []
-    late_ns = float(lateness[row].mean())
-    most = max(seen.ratio(seen.negotiate_ns), gain)
+    saved_ns = asked_ns.max(axis=0) - (asked_ns - excess.excess_ns).max(axis=0)
+    gain = seen.ratio(saved_ns)
+    if gain < WORTH_RATIO / 2:
+        return []
+    slow = excess.slow.any(axis=0)
+    late = tuple(sorted(ranks[row] for row in excess.rows))
+    pattern = find_pattern(excess.excess_ns.max(axis=0), facts.steps.numbers)
+    seldom = float(slow.mean()) <= MAX_LATE_STEPS_RATIO and pattern.kind != "growing"
+    late_ns = float(excess.excess_ns.max(axis=0)[slow].mean())
+    who = name_ranks(late, max(facts.trace.meta.size, len(ranks)))
+    verb, they = ("asks", "it does") if len(late) == 1 else ("ask", "they do")
     return [
         Finding(
             class_="straggler",
-            cause="late-rank",
-            ranks=(ranks[row],),
+            cause="late-in-some-steps" if seldom else "late-rank",
+            ranks=late,
             predicted_gain=gain,
-            gain_interval=(gain / 2, most),
+            gain_interval=(gain / 2, max(seen.ratio(seen.negotiate_ns), gain)),
             confidence=MAX_CONFIDENCE,
             evidence={
                 "mean_late_ns": round(late_ns),
-                "last_in_steps_ratio": last_ratio,
+                "late_by_rank_ns": {str(ranks[row]): round(float(excess.excess_ns[row].mean())) for row in excess.rows},
+                "chance_ns": round(excess.spread_ns),
                 "negotiate_ratio": round(seen.ratio(seen.negotiate_ns), 3),
+                "pattern": pattern.kind,
+                **pattern.evidence,
             },
             remedy=(
-                f"Find out what rank {ranks[row]} does before it asks for its tensors: record the run with tl-run, "
-                "which shows its data loading, forward and backward."
+                f"Find out what {they} before: record the run with tl-run, which shows data loading, forward and backward of "
+                "each rank."
             ),
             sentence=(
-                f"Rank {ranks[row]} asks for its tensors {milliseconds(late_ns)} after the others, in {last_ratio:.0%} of "
-                f"the steps; {_waits(seen)}, which is the most that can be gained. What keeps rank {ranks[row]}, this file does "
-                "not show."
+                f"{who} {verb} for tensors {milliseconds(late_ns)} after the others {pattern.words}; {_waits(seen)}, which is "
+                "the most that can be gained. What takes that long, this file does not show."
             ),
         )
     ]
 
 
-def _unnamed(seen: OnlyCommunication) -> list[Finding]:
+def _unnamed(facts: Facts, seen: OnlyCommunication) -> list[Finding]:
     """Without ticks only the length of negotiations is there: from the first rank's request to the last one's."""
+    if messages_take_long(facts, float(np.quantile(seen.wait_ns, 0.25))):
+        return []
     low, quarter, half = np.quantile(seen.wait_ns, [0.1, 0.25, 0.5])
     step_ns = float(np.median(seen.step_ns))
     may_be_cycle = quarter < MAX_CYCLES * seen.cycle_ns
@@ -175,7 +232,7 @@ def _unnamed(seen: OnlyCommunication) -> list[Finding]:
         return []
     doubt = "; unless Horovod's cycle (HOROVOD_CYCLE_TIME) takes that long" if may_be_cycle else ""
     # Jitter only adds: what nearly all steps have is nearer to the steady lateness than the mean is.
-    gain = float(quarter) / seen.mean_step_ns
+    gain = max(float(quarter), float(np.quantile(seen.last_wait_ns, 0.25))) / seen.mean_step_ns
     return [
         Finding(
             class_="straggler",

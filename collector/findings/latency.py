@@ -8,6 +8,7 @@ import numpy as np
 from ..facts import Facts
 from ..model.words import milliseconds
 from ..predict.change import Change
+from ..predict.serial import WAITING_CALLERS
 from .base import WORTH_RATIO, Finding
 from .callers import called_by_user
 from .transport import is_one_host, is_slow_link, lacks_cores
@@ -21,6 +22,8 @@ MIN_NS: Final = 1e6
 MIN_ON_ONE_HOST_NS: Final = 3e6
 #: Of the time of the collectives that are waited for, latency has to have this share.
 MIN_SHARE: Final = 0.5
+#: Times of messages are alike if one is at least this share of the other.
+ALIKE: Final = 0.4
 #: Collectives in which the time goes with their number, not their size, are better fused (communication.py).
 BESIDE_FUSION: Final = 0.8
 
@@ -106,3 +109,20 @@ def fitted_latency_ns(nbytes: Floats, took_ns: Floats) -> float:
         return 0.0
     slope, intercept = np.polyfit(mean, quick, 1)
     return float(np.clip(intercept if slope > 0 else quick.min(), 0.0, quick.min()))
+
+
+def of_gradients_ns(facts: Facts) -> float:
+    """The latency of the gradients' collectives, where nothing but communication is recorded."""
+    table = facts.in_steps(facts.collectives)
+    table = table[(table["kind"] != "barrier") & ~table["caller"].isin(list(WAITING_CALLERS))]
+    return fitted_latency_ns(table["nbytes"].to_numpy(dtype=float), table["transfer_ns"].to_numpy(dtype=float))
+
+
+def messages_take_long(facts: Facts, agreeing_ns: float) -> bool:
+    """Whether it is messages that take so long until tensors are agreed on, and no rank: collectives take as long, too.
+
+    Args:
+        agreeing_ns: how long it takes to agree.
+    """
+    latency_ns = of_gradients_ns(facts)
+    return latency_ns >= MIN_NS and ALIKE * agreeing_ns <= latency_ns and agreeing_ns <= latency_ns / ALIKE

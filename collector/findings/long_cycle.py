@@ -10,6 +10,7 @@ from ..model.communication_only import OnlyCommunication, look_at_communication,
 from ..model.words import milliseconds
 from .base import Finding
 from .late_rank import MAX_CONFIDENCE
+from .latency import messages_take_long
 
 #: Horovod's default is 1 ms (5 ms until 0.21); only a longer cycle was asked for.
 MIN_CYCLE_NS: Final = 6_000_000
@@ -35,6 +36,8 @@ class LongCycle:
         seen = look_at_communication(facts)
         cycle_ns, step_ns = seen.cycle_ns, seen.mean_step_ns
         agreeing_ns = float(np.median(seen.agreeing_ns))
+        if messages_take_long(facts, agreeing_ns):
+            return []
         if agreeing_ns >= max(MIN_CYCLE_NS, MIN_WAIT_RATIO * step_ns):
             return [
                 _finding(

@@ -13,9 +13,12 @@ import pandas as pd
 from ..facts import Facts
 from ..model.communication_only import OnlyCommunication, look_at_communication, shows_training
 from ..model.words import milliseconds, shorten
-from .base import Finding
+from ..predict.serial import Floats, Serial, one_after_another
+from .base import OF_MODEL, Finding
 from .late_rank import MAX_CONFIDENCE
-from .latency import GOOD_NS, MIN_NS, MIN_SHARE, fitted_latency_ns
+from .latency import GOOD_NS, MIN_NS, MIN_SHARE, messages_take_long, of_gradients_ns
+from .only_calls import blocking_calls
+from .only_gradients import cost_words, late_tensors, oversize_tensor, slow_link
 
 #: Below this share of the step communication is not worth a word.
 MIN_RATIO: Final = 0.03
@@ -32,40 +35,47 @@ MIN_UNCOMPRESSED_GBPS: Final = 0.3
 
 
 class MovingBytes:
-    """Many small collectives, or many bytes."""
+    """Many small collectives, many bytes, slow ones, late ones, or calls that the training waits for."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """One of each at most."""
         if facts.breakdown.knows_compute or not shows_training(facts):
             return []
         seen = look_at_communication(facts)
-        table = facts.in_steps(facts.collectives)
+        serial = one_after_another(facts, of_gradients_ns(facts))
+        findings = blocking_calls(facts, seen, serial)
+        table = serial.table[~serial.is_call]
         table = table[table["kind"] != "barrier"]
         if table.empty or seen.ratio(seen.moving_ns) < MIN_RATIO:
-            return []
-        all_ns = max(float(table["dur_ns"].sum() + table["copy_ns"].sum()), 1.0)
+            return findings
+        findings += [*oversize_tensor(facts, seen, serial), *late_tensors(seen, serial)]
         small = table[(table["nbytes"] >= 0) & (table["nbytes"] <= SMALL_NBYTES)]
         large = table[table["nbytes"] > SMALL_NBYTES]
-        findings = []
         if len(small) > MIN_SMALL * facts.steps.count:
-            findings.append(_small(facts, seen, small, all_ns))
-        latency_ns = fitted_latency_ns(
-            table["nbytes"].to_numpy(dtype=float), table["transfer_ns"].to_numpy(dtype=float)
-        )
-        by_latency = latency_ns * float((table["nbytes"] > 0).sum()) / all_ns
-        if latency_ns >= MIN_NS and by_latency >= MIN_SHARE:
-            findings.append(_latency(facts, seen, table, latency_ns, by_latency))
+            findings.append(_small(facts, seen, serial, small))
+        by_latency = float(np.minimum(serial.took_ns, serial.latency_ns)[~serial.is_call].sum())
+        by_latency /= max(float(serial.took_ns[~serial.is_call].sum()), 1.0)
+        if serial.latency_ns >= MIN_NS and by_latency >= MIN_SHARE:
+            return [*findings, _latency(facts, seen, serial)]
+        slow = slow_link(facts, seen, serial)
+        if slow:
+            findings += slow
         elif len(large):
-            findings.append(_large(facts, seen, large, all_ns))
+            findings.append(_large(facts, seen, serial, large))
         return findings
 
 
-def _gain(seen: OnlyCommunication, removed: float) -> tuple[float, tuple[float, float]]:
-    """Of taking a share of what moves away: between what is exposed for certain and all of it.
+def _gain(seen: OnlyCommunication, serial: Serial, left: Floats) -> tuple[float, tuple[float, float]]:
+    """Of leaving so much of each collective: between what is exposed for certain and all that goes.
 
     What moves while tensors are still asked for has gradients that are computed to hide behind, mostly.
+
+    Args:
+        left: 0 to 1, float[K]; of bytes and latency alike.
     """
-    low, high = removed * seen.ratio(seen.exposed_ns), removed * seen.ratio(seen.moving_ns)
+    low = seen.ratio(serial.saved_ns(latency=left, transfer=left))
+    removed = np.where(serial.is_call, 0.0, (1 - left) * serial.took_ns)
+    high = max(low, seen.ratio(np.minimum(serial.by_step(removed), seen.moving_ns)))
     return low + NOT_HIDDEN * (high - low), (low, high)
 
 
@@ -80,20 +90,12 @@ def _evidence(facts: Facts, seen: OnlyCommunication, table: pd.DataFrame) -> dic
     }
 
 
-def _cost(seen: OnlyCommunication, most: float) -> str:
-    return (
-        f"Communication moves for {milliseconds(float(seen.moving_ns.mean()))} of each {milliseconds(seen.mean_step_ns)} step, "
-        f"{milliseconds(float(seen.exposed_ns.mean()))} of it when no gradient is left to compute; tensors wait for a rank "
-        f"during another {milliseconds(float(seen.negotiate_ns.mean()))}. What computation hides of it this file does not show: "
-        f"the gain is {most:.0%} at most."
-    )
-
-
-def _small(facts: Facts, seen: OnlyCommunication, small: pd.DataFrame, all_ns: float) -> Finding:
+def _small(facts: Facts, seen: OnlyCommunication, serial: Serial, small: pd.DataFrame) -> Finding:
     """Each costs the same whether it carries a tensor or a hundred."""
     count = len(small) / facts.steps.count
-    share = float(small["dur_ns"].sum() + small["copy_ns"].sum()) / all_ns * (1 - 1 / count)
-    gain, interval = _gain(seen, share)
+    sizes = serial.table["nbytes"].to_numpy()
+    is_small = (sizes >= 0) & (sizes <= SMALL_NBYTES) & ~serial.is_call
+    gain, interval = _gain(seen, serial, np.where(is_small, 1 / count, 1.0))
     is_alone = float(small["tensors"].median()) <= 1
     nbytes = float(small["nbytes"].sum()) / facts.steps.count
     threshold = max(2, 1 << int(np.ceil(np.log2(max(nbytes, 1) * 2 / (1 << 20) + 1))))
@@ -114,16 +116,23 @@ def _small(facts: Facts, seen: OnlyCommunication, small: pd.DataFrame, all_ns: f
         ),
         sentence=(
             f"{count:.0f} collectives of at most 64 KiB in every step cost {each} each, whatever their size"
-            f"{', and none carries more than one tensor' if is_alone else ''}. {_cost(seen, interval[1])}"
+            f"{', and none carries more than one tensor' if is_alone else ''}. {cost_words(seen, interval[1])}"
         ),
     )
 
 
-def _latency(
-    facts: Facts, seen: OnlyCommunication, table: pd.DataFrame, latency_ns: float, by_latency: float
-) -> Finding:
+def _latency(facts: Facts, seen: OnlyCommunication, serial: Serial) -> Finding:
     """The time goes neither with the bytes nor with how small they are."""
-    gain, interval = _gain(seen, min(by_latency, 1.0) * (1 - GOOD_NS / latency_ns))
+    latency_ns, table = serial.latency_ns, serial.table[~serial.is_call]
+    removed = np.minimum(serial.took_ns, latency_ns) * (1 - GOOD_NS / latency_ns)
+    left = 1 - removed / np.maximum(serial.took_ns, 1.0)
+    gain, interval = _gain(seen, serial, left)
+    agreeing_ns = float(np.quantile(seen.wait_ns, 0.25))
+    also = ""
+    if messages_take_long(facts, agreeing_ns):
+        sooner = seen.ratio(serial.saved_ns(latency=left, transfer=left, agreed_sooner_ns=agreeing_ns - GOOD_NS))
+        gain, interval = max(gain, sooner), (interval[0], max(interval[1], sooner))
+        also = f", and ranks need as long to agree what to reduce ({milliseconds(agreeing_ns)})"
     return Finding(
         class_="communication",
         cause="high-latency",
@@ -137,19 +146,20 @@ def _latency(
             "until then make them fewer: a larger HOROVOD_FUSION_THRESHOLD, groups=1."
         ),
         sentence=(
-            f"A collective takes {milliseconds(latency_ns)} however few bytes it carries. {_cost(seen, interval[1])}"
+            f"A collective takes {milliseconds(latency_ns)} however few bytes it carries{also}. {cost_words(seen, interval[1])}"
         ),
     )
 
 
-def _large(facts: Facts, seen: OnlyCommunication, large: pd.DataFrame, all_ns: float) -> Finding:
+def _large(facts: Facts, seen: OnlyCommunication, serial: Serial, large: pd.DataFrame) -> Finding:
     """The time goes with the bytes."""
-    share = float(large["dur_ns"].sum() + large["copy_ns"].sum()) / all_ns
     algbw = float(large["nbytes"].sum()) / max(float(large["transfer_ns"].sum()), 1.0)
     on_processor = not large["algorithm"].astype(str).str.contains("nccl|rccl", case=False).any()
     is_compressible = bool(large["dtype"].isin(["float32", "float64"]).any())
     compress = is_compressible and (not on_processor or algbw < MIN_UNCOMPRESSED_GBPS)
-    gain, interval = _gain(seen, share * HALF)
+    moved = np.maximum(serial.took_ns - serial.latency_ns, 0.0) / np.maximum(serial.took_ns, 1.0)
+    is_large = (serial.table["nbytes"].to_numpy() > SMALL_NBYTES) & ~serial.is_call
+    gain, interval = _gain(seen, serial, np.where(is_large, 1 - HALF * moved, 1.0))
     tensors = facts.trace.tensors
     tensors = tensors[(tensors["nbytes"] > 0) & (tensors["kind"] != "broadcast")]
     largest = tensors.iloc[int(tensors["nbytes"].to_numpy().argmax())] if len(tensors) else None
@@ -162,6 +172,7 @@ def _large(facts: Facts, seen: OnlyCommunication, large: pd.DataFrame, all_ns: f
         ranks=(),
         predicted_gain=gain,
         gain_interval=interval,
+        order_gain=OF_MODEL * gain,
         confidence=MAX_CONFIDENCE,
         evidence=evidence,
         remedy=(
@@ -171,5 +182,8 @@ def _large(facts: Facts, seen: OnlyCommunication, large: pd.DataFrame, all_ns: f
             else "Reduce gradients half as often: DistributedOptimizer(backward_passes_per_step=2), which doubles the "
             "effective batch; or look for a faster transport."
         ),
-        sentence=f"{evidence['bytes_per_step'] / 1e6:.1f} MB a step move at {algbw:.2f} GB/s.{which} {_cost(seen, interval[1])}",
+        sentence=(
+            f"{evidence['bytes_per_step'] / 1e6:.1f} MB a step move at {algbw:.2f} GB/s.{which} "
+            f"{cost_words(seen, interval[1])}"
+        ),
     )

@@ -21,6 +21,8 @@ _SAME_CYCLE_NS: Final = 300_000
 _MIN_CYCLES: Final = 20
 #: Nearly the shortest distance: longer ones span several cycles, or a collective.
 _SHORT_QUANTILE: Final = 0.1
+#: The last tensors of a step.
+_LAST_PART: Final = 0.25
 
 
 #: Rounds of tensors that come back: fewer are no training.
@@ -42,6 +44,8 @@ class OnlyCommunication:
     """No tensor is under way."""
     wait_ns: Row
     """How long the step's tensors wait for the last rank: the median over the tensors."""
+    last_wait_ns: Row
+    """The same for the last quarter of them: what computes slowly delays the last ones most."""
     agreeing_ns: Row
     """From the last rank's tick to the end of the negotiation: the median over the collectives; zeros without ticks."""
     cycle_ns: float
@@ -90,6 +94,9 @@ def look_at_communication(facts: Facts) -> OnlyCommunication:
         }
     )
     by_step = table[table["step"] >= 0].groupby("step")
+    place = by_step.cumcount(ascending=False)
+    is_last = place < np.ceil(_LAST_PART * by_step["wait"].transform("size"))
+    of_last = table.loc[is_last.index[is_last]].groupby("step")
     columns = range(facts.steps.count)
     starts, ends = facts.steps.start_ns[0], facts.steps.end_ns[0]
     last = by_step["negotiated"].max().reindex(columns).fillna(pd.Series(ends)).to_numpy(dtype=np.int64)
@@ -103,6 +110,7 @@ def look_at_communication(facts: Facts) -> OnlyCommunication:
         exposed_ns=total_within(moving, np.clip(last, starts, ends), ends).astype(float),
         outside_ns=part[Category.OTHER],
         wait_ns=by_step["wait"].median().reindex(columns).fillna(0.0).to_numpy(dtype=np.float64),
+        last_wait_ns=of_last["wait"].median().reindex(columns).fillna(0.0).to_numpy(dtype=np.float64),
         agreeing_ns=_agreeing(facts),
         cycle_ns=cycle_ns,
         has_cycle_marks=marked,

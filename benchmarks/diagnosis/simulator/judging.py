@@ -12,6 +12,11 @@ from .faults import ALWAYS, GROWING, Fault
 WORTH_GAIN: Final = 0.05
 #: Between these gains a run may be called healthy or not.
 GREY_GAINS: Final = (0.03, 0.07)
+#: A gain whose interval is wider is told with doubt.
+SURE_WIDTH: Final = 0.3
+ROUNDING: Final = 0.005
+#: Findings that promise what halving the bytes, hiding them, or another transport gains, whatever has made them slow.
+OTHER_REMEDIES: Final = {"bandwidth-bound", "exposed-communication", "exposed-nccl", "wrong-backend"}
 #: Of two faults whose gains differ by no more, either may come first.
 EQUAL_GAINS: Final = 0.05
 
@@ -26,6 +31,8 @@ class Found:
     gain: float
     part: str = ""
     """Where the ranks are slow, of a finding that names no part in its cause."""
+    interval: tuple[float, float] = (0.0, 1.0)
+    """Of the gain."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +54,28 @@ class Verdict:
     promised: float
     is_healthy: bool
     """By the truth."""
+    is_doubt: bool = False
+    """Nothing was promised, the verdict was "unknown", and the file cannot tell: which is right."""
+    interval: tuple[float, float] = (0.0, 1.0)
+    """Of what was promised."""
+    is_other_remedy: bool = False
+    """What was promised is not that the fault goes, but what another remedy gains."""
 
     @property
     def gain_error(self) -> float:
-        """In points."""
-        return 100 * abs(self.promised - self.gain)
+        """In points; of another remedy, what it promises above what there is to gain."""
+        over = self.promised - self.gain
+        return 100 * (max(over, 0.0) if self.is_other_remedy else abs(over))
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the gain was told without a wide interval."""
+        return self.interval[1] - self.interval[0] <= SURE_WIDTH
+
+    @property
+    def holds_gain(self) -> bool:
+        """Whether the true gain lies in the interval."""
+        return self.interval[0] - ROUNDING <= self.gain <= self.interval[1] + ROUNDING
 
 
 def plain_cause(cause: str) -> str:
@@ -67,6 +91,12 @@ def _is_hidden(fault: Fault, case: Case) -> bool:
     """Whether nothing in the file tells rank 0's lateness from that of all: Horovod's own, without ready ticks."""
     is_horovod = case.file_format == "horovod" and case.job.has_cache
     return is_horovod and bool(KINDS[fault.kind].somewhere) and 0 in fault.ranks
+
+
+def _cannot_tell(fault: Fault, case: Case) -> bool:
+    """Whether the file does not show this fault for certain: who is late, or how long a cycle is, without ticks."""
+    is_wait = bool(KINDS[fault.kind].somewhere) or fault.kind in _SLOW_AGREEMENT
+    return case.file_format == "horovod" and case.job.has_cache and is_wait
 
 
 #: A network that carries more than this (bytes a ns: a gigabit a second) is not slow by itself.
@@ -104,7 +134,7 @@ def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
     if is_horovod and fault.kind in _SLOW_AGREEMENT:
         if case.job.has_cache and found.cause == "late-rank":  # without ticks a late rank looks the same; none is named
             return found.class_ == "straggler", not found.ranks, True
-        causes |= _SLOW_AGREEMENT
+        causes |= {*_SLOW_AGREEMENT, "high-latency"}  # the answer travels within the collective's time
     causes |= {*kind.causes, *(kind.causes_everywhere if fault.is_everywhere else ())}
     if fault.changes_ranks and found.cause == "stragglers-in-turn":
         return found.class_ == class_of(fault, case.file_format), ranks_right, found.part in _PARTS.get(fault.kind, ())
@@ -127,11 +157,12 @@ def _candidates(truth: Truth) -> list[int]:
     return [number for number, gain in enumerate(truth.gains) if gain >= most - EQUAL_GAINS]
 
 
-def judge(case: Case, findings: Sequence[Found]) -> Verdict:
+def judge(case: Case, findings: Sequence[Found], *, is_unknown: bool = False) -> Verdict:
     """Compare the top finding with the truth.
 
     Args:
         findings: largest gain first; healthy and unknown are no findings.
+        is_unknown: the verdict says that the trace cannot tell.
     """
     truth = case.truth
     top = next((found for found in findings if found.gain > WORTH_GAIN), None)
@@ -152,6 +183,11 @@ def judge(case: Case, findings: Sequence[Found]) -> Verdict:
         fits = (
             most <= GREY_GAINS[1] or any(_is_hidden(truth.faults[number], case) for number in _candidates(truth)),
         ) * 3
+    candidates = [truth.faults[number] for number in _candidates(truth)]
+    is_doubt = top is None and is_unknown and not all(fits) and any(_cannot_tell(fault, case) for fault in candidates)
+    if is_doubt:
+        fits = (True, True, True)
+        said = "unknown"
     is_right = all(fits)
     return Verdict(
         seed=case.seed,
@@ -166,6 +202,9 @@ def judge(case: Case, findings: Sequence[Found]) -> Verdict:
         gain=gain,
         promised=top.gain if top is not None else 0.0,
         is_healthy=is_healthy,
+        is_doubt=is_doubt,
+        interval=top.interval if top is not None else (0.0, 0.0),
+        is_other_remedy=top is not None and top.cause in OTHER_REMEDIES,
     )
 
 
@@ -198,4 +237,5 @@ def as_found(finding: Any) -> Found:
         ranks=tuple(finding.ranks),
         gain=float(finding.predicted_gain),
         part=max(parts, key=parts.__getitem__) if parts else "",
+        interval=finding.gain_interval,
     )

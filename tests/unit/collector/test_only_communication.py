@@ -196,7 +196,7 @@ def test_a_file_that_ends_in_negotiations_is_of_a_run_that_hung(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "class_", "cause", "ranks"),
     [
-        ("bn_comm_fatfc_np2", "communication", "bandwidth-bound", ()),
+        ("bn_comm_fatfc_np2", "communication", "oversize-gradient", ()),
         ("bn_slowdata_all60ms_cnn_np2", "unknown", "time-outside-communication", ()),
         ("bn_straggler_r1_fwd50ms_cnn_np2", "straggler", "late-rank", ()),
         ("bn_straggler_r1_fwd50ms_cnn_np2_nocache", "straggler", "late-rank", (1,)),

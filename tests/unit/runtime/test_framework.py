@@ -20,9 +20,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_shard_says_what_the_script_is_written_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_shard_says_what_the_script_is_written_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The header of the file, its versions, and the trace made of it."""
     doubles.use_portable_recorder(monkeypatch)
     use_framework(name, {name: "1.2"})
