@@ -62,6 +62,20 @@ class Group(Protocol):
         """Let go of the connections without the other ranks."""
 
 
+class Pending(Protocol):
+    """A batch that a device has been handed, and may not have done."""
+
+    def wait(self) -> tuple[int, int] | None:
+        """Block until the device has done it.
+
+        Returns:
+            When it began and ended, on the recorder's clock; None if nobody asked.
+
+        Raises:
+            Exception: whatever the device says of it.
+        """
+
+
 class Binding(Protocol):
     """A framework, as the engine sees it."""
 
@@ -115,14 +129,17 @@ class Binding(Protocol):
         """What a rank that has joined brings to a collective: values that change nothing.
 
         Args:
-            device: where, for a tensor that is not on the CPU.
+            device: where, for a tensor that is not on the CPU; the CPU if nobody has said where.
         """
 
-    def execute(self, group: Any, batch: Batch) -> int | None:
-        """Do what all ranks have agreed on; returns when the results may be read.
+    def mark_absent(self, entry: Entry) -> None:
+        """Remember after which work of a device what `absent` has made may be read."""
+
+    def execute(self, group: Any, batch: Batch) -> Pending | None:
+        """Do what all ranks have agreed on, or hand it to the device on which the tensors are, which does one after the other.
 
         Returns:
-            When a device began with it, on the recorder's clock; None if it is the host that did it, or nobody asked.
+            What to wait for before the results may be read; None if they may be read now.
 
         Raises:
             Exception: whatever the transport raises.

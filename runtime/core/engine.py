@@ -170,7 +170,9 @@ class Engine:
         tensor = self._binding.absent(request, self.join_device)
         handle = Handle(lambda _: None)
         handle.remaining = 1
-        return Entry(request, tensor, tensor, handle, recorder.now_ns())
+        entry = Entry(request, tensor, tensor, handle, recorder.now_ns())
+        self._binding.mark_absent(entry)
+        return entry
 
     def leave_in_child(self) -> None:
         """This process is a copy of the rank: it may ask for ranks and sizes, and for nothing that takes the others."""

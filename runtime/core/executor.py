@@ -1,11 +1,13 @@
 """Executes batches in the order that the coordinator gave, by what the framework's binding has for it.
 
 A thread of its own does it while the training computes.  A training that waits anyway executes them itself (`help_out`), which
-saves two changes of threads.  What is recorded of a batch is recorded here.
+saves two changes of threads.  A device is handed one batch after the other, and another thread (in_flight.py) waits for it.
+What is recorded of a batch is recorded here.
 """
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 from ...timeline import recorder
 from ...timeline.shard_format import describe_calls
 from ...timeline.vocabulary import Category, LaneKind
-from .binding import Binding, Group
+from .binding import Binding, Group, Pending
 from .control.messages import Response
+from .in_flight import InFlight, left_of
 from .kinds import Kind
 from .operations import ReduceOp
 from .work import Batch, Completions, Entry
@@ -45,23 +48,23 @@ class Executor:
         self._aborted: str | None = None
         self._worker = 0
         """The thread that executes a batch, 0 for none."""
+        self._last_end_ns = 0
+        """Where the last collective of a device ended."""
         self.done = 0
         """How many batches were executed since the start, however they ended."""
+        self.begun = 0
+        """How many batches were begun since the start."""
         self.on_progress: Callable[[], None] = lambda: None
         """Called when a batch begins or ends."""
         self.on_failure: Callable[[str, Sequence[Entry]], None] = lambda _, __: None
         """Called with the reason when the transport fails, and with what is not finished because of it."""
+        self._in_flight = InFlight(self._conclude_on_device, self._progressed)
         self._thread = threading.Thread(target=self._run, name="tlkit-executor", daemon=True)
 
     @property
     def load(self) -> int:
         """Batches queued or under way."""
-        return len(self._queue) + self._busy
-
-    @property
-    def begun(self) -> int:
-        """How many batches were begun since the start."""
-        return self.done + self._busy
+        return len(self._queue) + self._busy + len(self._in_flight)
 
     @property
     def is_executing_here(self) -> bool:
@@ -111,6 +114,7 @@ class Executor:
             if self._busy or not self._queue:
                 return None
             self._busy = True
+            self.begun += 1
             return self._queue.popleft()
 
     def abort(self, reason: str) -> None:
@@ -124,8 +128,11 @@ class Executor:
 
     def is_idle_within(self, timeout_s: float) -> bool:
         """Whether nothing is under way, or will not be before long."""
+        began_s = time.monotonic()
         with self._changed:
-            return self._changed.wait_for(lambda: not self._busy, timeout_s)
+            if not self._changed.wait_for(lambda: not self._busy, timeout_s):
+                return False
+        return self._in_flight.wait(left_of(timeout_s, began_s))
 
     def abort_groups(self) -> None:
         """Let go of the connections, so that a batch under way fails that waits for a rank which is gone."""
@@ -142,19 +149,22 @@ class Executor:
             self._changed.notify()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end; whether it has."""
+        """Wait for the threads to end; whether they have."""
+        began_s = time.monotonic()
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return not self._thread.is_alive() and self._in_flight.join(left_of(timeout_s, began_s))
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 while self._busy or not self._queue:
                     if self._stopping and not self._busy:
+                        self._in_flight.stop()
                         return
                     self._changed.wait()
                 # In this order, so that `load` never reads 0 while there is work.
                 self._busy = True
+                self.begun += 1
                 batch = self._queue.popleft()
             self.run(batch)
             # A thread that waits for work must not keep the tensors of the last one.
@@ -174,47 +184,92 @@ class Executor:
                     self._changed.notify_all()
             self.on_progress()
 
+    def _progressed(self) -> None:
+        self.on_progress()
+
     def _execute(self, batch: Batch) -> None:
         response, entries = batch.response, batch.entries
+        if entries and entries[0].request.device != "cpu" and not response.error:
+            self._hand_out(batch)
+            return
+        self._in_flight.wait()  # all ranks do everything in one order
         if response.error or not entries:
             self.done += 1
             self._completions.finish(entries, response.error or None)
             if entries:
-                self._record(batch, None, recorder.now_ns(), response.error)
+                now_ns = recorder.now_ns()
+                self._record(batch, None, (now_ns, now_ns), response.error)
             return
-        kind, nbytes = entries[0].request.kind, 0
-        opened = None
+        kind, opened = entries[0].request.kind, None
         if kind.recorded:
-            nbytes = sum([entry.tensor.nbytes for entry in entries])
-            opened = recorder.begin(Category.COLLECTIVE, kind.span, LaneKind.COMMUNICATION, payload=nbytes)
+            opened = recorder.begin(Category.COLLECTIVE, kind.span, LaneKind.COMMUNICATION, payload=_nbytes(batch))
         # The flows of its tensors end at the very beginning of the span.
         start_ns = recorder.now_ns() if opened is None else opened.start_ns
         error: str | None = None
-        device_ns: int | None = None
         try:
-            device_ns = self._operate(kind, batch)
+            self._operate(kind, batch)
         except Exception as failure:  # whatever the transport raises ends the job, with its words
-            _log.debug("a collective failed", exc_info=True)
-            reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
-            error = f"{kind} of {entries[0].request.name} failed: {reason}"
+            error = _explain(batch, failure)
+        error = self._finish(batch, error)
+        if opened is not None or recorder.is_timeline_on():
+            self._record(batch, opened, (start_ns, recorder.now_ns()), error)
+        if error is not None:
+            self.on_failure(error, entries)
+
+    def _hand_out(self, batch: Batch) -> None:
+        """Hand a batch to its device; the next may follow before that one is done."""
+        kind, nvtx = batch.entries[0].request.kind, recorder.nvtx()
+        pending: Pending | None = None
+        failed: Exception | None = None
+        if nvtx is not None and kind.recorded:
+            nvtx.push(Category.COLLECTIVE, kind.span, _nbytes(batch))
+        try:
+            pending = self._operate(kind, batch)
+        except Exception as failure:  # as above
+            failed = failure
+        finally:
+            if nvtx is not None and kind.recorded:
+                nvtx.pop()
+        if pending is not None:
+            self._in_flight.add(batch, pending)
+            return
+        self._in_flight.wait()
+        self._conclude_on_device(batch, _Over(failed))
+
+    def _conclude_on_device(self, batch: Batch, pending: Pending) -> None:
+        """Wait until the device has done a batch, and finish it."""
+        started_ns = recorder.now_ns()
+        error: str | None = None
+        times_ns: tuple[int, int] | None = None
+        try:
+            times_ns = pending.wait()
+        except Exception as failure:  # as above
+            error = _explain(batch, failure)
+        error = self._finish(batch, error)
+        if recorder.is_timeline_on():
+            start_ns, end_ns = times_ns or (started_ns, recorder.now_ns())
+            # What it was handed out for shows one after the other, as the device does it.
+            start_ns = min(max(start_ns, self._last_end_ns), end_ns)
+            self._last_end_ns = end_ns
+            self._record(batch, None, (start_ns, end_ns), error, None if times_ns is None else times_ns[0])
+        if error is not None:
+            self.on_failure(error, batch.entries)
+
+    def _finish(self, batch: Batch, error: str | None) -> str | None:
+        """A batch has been executed; what it failed with after all."""
         # Before anybody hears that it is over: what he asks for next tells that it is done.
         self.done += 1
         if error is None and self._aborted is not None:
             error = self._aborted  # what an aborted collective leaves behind is no result
-        if opened is not None:
-            if device_ns is not None:
-                opened.start_ns = start_ns = max(device_ns, opened.start_ns)
-            for entry in entries:
-                entry.handle.seq = response.seq
+        if batch.entries[0].request.kind.recorded and recorder.is_timeline_on():
+            for entry in batch.entries:
+                entry.handle.seq = batch.response.seq
         if error is None:
-            self._completions.finish(entries, None)
-        if opened is not None or recorder.is_timeline_on():
-            self._record(batch, opened, start_ns, error, nbytes, device_ns)
-        if error is not None:
-            self.on_failure(error, entries)
+            self._completions.finish(batch.entries, None)
+        return error
 
-    def _operate(self, kind: Kind, batch: Batch) -> int | None:
-        """Do it; when the device began with it, if one does it."""
+    def _operate(self, kind: Kind, batch: Batch) -> Pending | None:
+        """Do it, or have a device do it."""
         if kind is Kind.ADD_PROCESS_SET:
             self._add_process_set(batch)
         elif kind is Kind.REMOVE_PROCESS_SET:
@@ -238,26 +293,35 @@ class Executor:
         self,
         batch: Batch,
         opened: recorder.OpenSpan | None,
-        start_ns: int,
+        times_ns: tuple[int, int],
         error: str | None,
-        nbytes: int = 0,
         device_ns: int | None = None,
     ) -> None:
-        """Put an executed batch on the timeline; whatever goes wrong with that, the next batch is executed."""
+        """Put an executed batch on the timeline; whatever goes wrong with that, the next batch is executed.
+
+        Args:
+            opened: its span, where the host has done it.
+            times_ns: when it began and ended.
+            device_ns: when the device was there, where one has done it and told.
+        """
         try:
-            end_ns = recorder.now_ns()
+            kind = batch.entries[0].request.kind
+            on_device = batch.entries[0].request.device != "cpu" and kind.recorded and not batch.response.error
+            is_shown = opened is not None or on_device
             if opened is not None:
-                recorder.end(opened, self._describe(batch, error, nbytes, device_ns))
+                recorder.end(opened, self._describe(batch, error, None))
+            elif on_device:
+                args = self._describe(batch, error, device_ns)
+                recorder.complete(LaneKind.COMMUNICATION, Category.COLLECTIVE, kind.span, *times_ns, args)
             writer = recorder.timeline()
             if writer is not None and writer.keeps_tensors:
                 # Without a span of the collective there is nothing that an arrow could point to.
-                response, times_ns = batch.response, (batch.negotiated_ns, start_ns, end_ns)
-                executed = opened is not None
-                writer.carried(batch.entries, response.process_set, response.seq, times_ns, executed=executed)
+                response, all_ns = batch.response, (batch.negotiated_ns, *times_ns)
+                writer.carried(batch.entries, response.process_set, response.seq, all_ns, executed=is_shown)
         except Exception:
             _log.exception("a collective could not be put on the timeline")
 
-    def _describe(self, batch: Batch, error: str | None, nbytes: int, device_ns: int | None) -> dict[str, Any]:
+    def _describe(self, batch: Batch, error: str | None, device_ns: int | None) -> dict[str, Any]:
         """Args of the span of an executed collective (docs/timeline-format.md).
 
         Args:
@@ -270,7 +334,7 @@ class Executor:
             "seq": response.seq,
             "process_set": response.process_set,
             "dtype": request.dtype,
-            "bytes": nbytes,
+            "bytes": _nbytes(batch),
             "tensors": len(batch.entries),
             "algorithm": "control" if response.results else group.algorithm(request.device),
         }
@@ -288,3 +352,26 @@ class Executor:
         if error is not None:
             args["error"] = error
         return args
+
+
+class _Over:
+    """Something that was over, or failed, when it was handed out."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self._failure = failure
+
+    def wait(self) -> None:
+        """See `Pending`."""
+        if self._failure is not None:
+            raise self._failure
+
+
+def _nbytes(batch: Batch) -> int:
+    return sum([entry.tensor.nbytes for entry in batch.entries])
+
+
+def _explain(batch: Batch, failure: Exception) -> str:
+    _log.debug("a collective failed", exc_info=failure)
+    reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
+    request = batch.entries[0].request
+    return f"{request.kind} of {request.name} failed: {reason}"

@@ -72,12 +72,14 @@ def join(device: int = -1) -> int:
     Until then the allreduces of the others go on without this rank, as if it brought zeros.
 
     Args:
-        device: the GPU on which to make the zeros; -1 for the CPU.
+        device: the GPU on which to make the zeros of tensors on GPUs; -1 for the calling thread's current one.
 
     Returns:
         The rank that joined last, the same on all ranks.
     """
     running = require_running()
+    if device < 0 and torch.cuda.is_available():
+        device = torch.cuda.current_device()
     running.join_device = torch.device("cpu") if device < 0 else torch.device("cuda", device)
     with calling("join"):
         last: int = agree("join", "join.noname")

@@ -19,6 +19,7 @@ from ..core.kinds import Kind
 from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet, require_id
 from ..core.work import Entry, Handle
+from .data_plane.devices import hand_over_here
 from .data_plane.dtypes import DTYPE_NAMES, REDUCIBLE
 
 _handles: dict[int, Handle] = {}
@@ -371,6 +372,7 @@ def synchronize(handle: int) -> Any:
     entries, operation.entries = operation.entries, ()  # the entries point back: let go of the tensors now
     if operation.error is not None:
         raise HorovodInternalError(operation.error)
+    hand_over_here(entries)
     return operation.to_result(entries)
 
 

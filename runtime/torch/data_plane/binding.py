@@ -10,7 +10,7 @@ import torch
 from torch._C._distributed_c10d import PrefixStore
 
 from ... import instrument
-from ...core.binding import Place
+from ...core.binding import Pending, Place
 from ...core.config import Config
 from ...core.control.messages import Request
 from ...core.job_store import JobStore
@@ -83,20 +83,25 @@ class TorchBinding:
 
     def mark_produced(self, entries: Sequence[Entry]) -> None:
         """See `Binding`."""
-        for entry in entries:
-            if not entry.tensor.is_cpu:
-                if own_device.in_use() is None:
-                    own_device.note()
-                devices.mark_produced(entry)
+        on_device = [entry for entry in entries if not entry.tensor.is_cpu]
+        if on_device:
+            if own_device.in_use() is None:
+                own_device.note()
+            devices.mark_produced(on_device)
 
     def absent(self, request: Request, device: Any) -> torch.Tensor:
         """See `Binding`."""
-        where = _CPU if request.device == "cpu" else torch.device(device)
+        where = _CPU if request.device == "cpu" else devices.device_of(torch.device(device))
         tensor = torch.empty(request.shape, dtype=DTYPES[request.dtype], device=where)
         neutral(ReduceOp(request.op), tensor)
         return tensor
 
-    def execute(self, group: transports.Group, batch: Batch) -> int | None:
+    def mark_absent(self, entry: Entry) -> None:
+        """See `Binding`."""
+        if not entry.tensor.is_cpu:
+            devices.mark_produced([entry])
+
+    def execute(self, group: transports.Group, batch: Batch) -> Pending | None:
         """See `Binding`."""
         site = Site(group, self._buffers)
         operate = COLLECTIVES[batch.entries[0].request.kind]
@@ -104,9 +109,9 @@ class TorchBinding:
             if batch.entries[0].tensor.is_cpu:
                 operate(site, batch)
                 return None
-            with devices.own_stream(batch.entries) as times:
+            with devices.own_stream(batch.entries) as handed:
                 operate(site, batch)
-            return times.begun_ns
+            return handed
 
     def to_bytes(self, tensor: torch.Tensor) -> bytes:
         """See `Binding`."""

@@ -45,34 +45,49 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def _operation(site: Site, kind: str, tensor: torch.Tensor) -> Iterator[None]:
     """The span of the operation itself, named as Horovod names it."""
-    with _moving(site.group.algorithm(tensor.device.type), kind, tensor.nbytes):
+    name = _name_of(site.group.algorithm(tensor.device.type), kind)
+    with _recorded(Category.COLLECTIVE, name, tensor.nbytes, on_device=not tensor.is_cpu):
+        yield
+
+
+def _name_of(algorithm: str, kind: str) -> str:
+    return f"{algorithm.upper()}_{'BCAST' if kind == 'broadcast' else kind.upper()}"
+
+
+@contextmanager
+def _copying(name: str, buffer: torch.Tensor) -> Iterator[None]:
+    with _recorded(Category.FUSION, name, buffer.nbytes, on_device=not buffer.is_cpu):
         yield
 
 
 @contextmanager
-def _moving(algorithm: str, kind: str, nbytes: int) -> Iterator[None]:
-    name = f"{algorithm.upper()}_{'BCAST' if kind == 'broadcast' else kind.upper()}"
-    opened = recorder.begin(Category.COLLECTIVE, name, LaneKind.COMMUNICATION, payload=nbytes)
+def _recorded(category: Category, name: str, nbytes: int, *, on_device: bool) -> Iterator[None]:
+    """A part of a collective: when the device does it, where one does, and in NVTX when it is handed out."""
+    if not on_device:
+        opened = recorder.begin(category, name, LaneKind.COMMUNICATION, payload=nbytes)
+        try:
+            yield
+        finally:
+            recorder.end(opened)
+        return
+    timed, nvtx = recorder.device() if recorder.is_timeline_on() else None, recorder.nvtx()
+    begun = None if timed is None else timed.mark()
+    if nvtx is not None:
+        nvtx.push(category, name, nbytes)
     try:
         yield
     finally:
-        recorder.end(opened)
-
-
-@contextmanager
-def _copying(name: str, nbytes: int) -> Iterator[None]:
-    opened = recorder.begin(Category.FUSION, name, LaneKind.COMMUNICATION, payload=nbytes)
-    try:
-        yield
-    finally:
-        recorder.end(opened)
+        if nvtx is not None:
+            nvtx.pop()
+        if timed is not None:
+            timed.span(LaneKind.COMMUNICATION, category, name, (begun, timed.mark()), None)
 
 
 def _pack(site: Site, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
     """Copy flat tensors into one buffer; returns it and their sizes."""
     sizes = [tensor.numel() for tensor in tensors]
     buffer = site.buffers.take(sum(sizes), tensors[0].dtype, tensors[0].device)
-    with _copying(MEMCPY_IN, buffer.nbytes):
+    with _copying(MEMCPY_IN, buffer):
         torch.cat(list(tensors), out=buffer)
     return buffer, sizes
 
@@ -125,7 +140,7 @@ def _allreduce(site: Site, batch: Batch) -> None:
                 site.group.transport(buffer.device).allreduce(buffer, op)
     scale(buffer, postscale)
     if sizes:
-        with _copying(MEMCPY_OUT, buffer.nbytes):
+        with _copying(MEMCPY_OUT, buffer):
             torch._foreach_copy_(outputs, site.buffers.split(buffer.dtype, buffer.device, sizes))
 
 
@@ -144,7 +159,7 @@ def _allgather(site: Site, batch: Batch) -> None:
     source = packed.clone()  # the gathered buffer below is the same memory
     gathered = site.buffers.take(sum(map(sum, counts)), source.dtype, source.device)
     _gather(site, gathered, [sum(of_rank) for of_rank in counts], source)
-    with _copying(MEMCPY_OUT, gathered.nbytes):
+    with _copying(MEMCPY_OUT, gathered):
         pieces = iter(torch.split(gathered, [count for of_rank in counts for count in of_rank]))
         filled = [0] * len(entries)
         for of_rank in counts:
@@ -180,14 +195,14 @@ def _alltoall(site: Site, batch: Batch) -> None:
         received = sent if group.size == 1 else _exchange_counts(site, sent)
         row = source.shape[1:].numel()
         entry.output = source.new_empty((sum(received), *source.shape[1:]))
-        used = flat(source)[: sum(sent) * row]
+        used = flat(source).narrow(0, 0, sum(sent) * row)
         if group.size == 1:
             flat(entry.output).copy_(used)
         else:
             transport = group.transport(source.device)
             into = [count * row for count in received]
             transport.alltoall(flat(entry.output), used, into, [count * row for count in sent])
-    entry.extra = torch.tensor(received, dtype=torch.int32, device=source.device)
+    entry.extra = torch.tensor(received, dtype=torch.int32, device="cpu").to(source.device)
 
 
 def _exchange_counts(site: Site, sent: Sequence[int]) -> list[int]:
@@ -225,7 +240,7 @@ def _reducescatter(site: Site, batch: Batch) -> None:
     scale(output, postscale)
     if not single:
         outputs = [flat(_output_of(entry)) for entry in entries]
-        with _copying(MEMCPY_OUT, output.nbytes):
+        with _copying(MEMCPY_OUT, output):
             torch._foreach_copy_(outputs, list(torch.split(output, [each.numel() for each in outputs])))
 
 
@@ -244,7 +259,8 @@ def put_results(batch: Batch) -> None:
         ValueError: they are longer or shorter than the tensors.
     """
     results, sizes = batch.response.results, batch.response.sizes
-    with _moving("control", batch.entries[0].request.kind, sum(map(len, results))):
+    name = _name_of("control", batch.entries[0].request.kind)
+    with _recorded(Category.COLLECTIVE, name, sum(map(len, results)), on_device=False):
         for place, (entry, values) in enumerate(zip(batch.entries, results, strict=True)):
             if entry.output is None:
                 with torch.inference_mode(mode=False):

@@ -19,13 +19,13 @@ class FusionBuffers:
                 buffer = torch.empty(numel, dtype=dtype, device=device)
             self._buffers[dtype, device] = buffer
             self._pieces.pop((dtype, device), None)
-        return buffer[:numel]
+        return buffer.narrow(0, 0, numel)
 
     def split(self, dtype: torch.dtype, device: torch.device, sizes: list[int]) -> tuple[torch.Tensor, ...]:
         """What `take` has returned last, cut into pieces; a training does that alike in every step."""
         key = (dtype, device)
         known = self._pieces.get(key)
         if known is None or known[0] != sizes:
-            pieces: tuple[torch.Tensor, ...] = torch.split(self._buffers[key][: sum(sizes)], sizes)
+            pieces: tuple[torch.Tensor, ...] = torch.split(self._buffers[key].narrow(0, 0, sum(sizes)), sizes)
             known = self._pieces[key] = (sizes, pieces)
         return known[1]

@@ -48,3 +48,13 @@ class Transport(Protocol):
 
         Called by another thread while one waits in a collective, which has to return: without an error, if need be.
         """
+
+
+def joined(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Outputs that lie one behind the other, as one."""
+    return outputs[0].as_strided((sum(output.numel() for output in outputs),), (1,))
+
+
+def counts_in_bytes(counts: Sequence[int], tensor: torch.Tensor) -> list[int]:
+    """Numbers of elements of a tensor as numbers of bytes."""
+    return [count * tensor.itemsize for count in counts]

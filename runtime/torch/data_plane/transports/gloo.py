@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ....core.binding import Place
 from ....core.operations import ReduceOp
+from .base import counts_in_bytes
 
 REDUCE_OPS: Final[dict[ReduceOp, Any]] = {
     ReduceOp.SUM: dist.ReduceOp.SUM,
@@ -92,7 +93,7 @@ class GlooTransport:
         """See `Transport`."""
         options = dist.AllToAllOptions()
         if source.dtype in _AS_BYTES:
-            received, sent = ([count * source.itemsize for count in counts] for counts in (received, sent))
+            received, sent = (counts_in_bytes(counts, source) for counts in (received, sent))
             output, source = output.view(torch.uint8), source.view(torch.uint8)
         self._group.alltoall_base(output, source, list(received), list(sent), options).wait()
 

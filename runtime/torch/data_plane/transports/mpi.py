@@ -16,6 +16,7 @@ import torch
 from .....timeline.errors import RuntimeFailure
 from ....core.binding import Place
 from ....core.operations import ReduceOp
+from .base import joined
 
 #: Elements in one call; MPI counts in 32 bits.
 _MOST_ELEMENTS: Final = 1 << 30
@@ -156,13 +157,13 @@ class MpiTransport:
     def allgather(self, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
         """See `Transport`."""
         counts = [output.numel() for output in outputs]
-        joined = _joined(outputs, counts)
+        together = joined(outputs)
         if not source.is_cpu:
             host = torch.empty(sum(counts), dtype=source.dtype, device="cpu")
             self.allgather(torch.split(host, counts), source.cpu())
-            joined.copy_(host)
+            together.copy_(host)
             return
-        whole, datatype = self._buffer(joined)
+        whole, datatype = self._buffer(together)
         self._communicator.Allgatherv(self._buffer(source), [whole, (counts, _starts(counts)), datatype])
 
     def broadcast(self, buffer: torch.Tensor, root: int) -> None:
@@ -218,11 +219,6 @@ def _starts(counts: Sequence[int]) -> list[int]:
         starts.append(total)
         total += count
     return starts
-
-
-def _joined(outputs: Sequence[torch.Tensor], counts: Sequence[int]) -> torch.Tensor:
-    """The outputs, which lie one behind the other, as one."""
-    return outputs[0].as_strided((sum(counts),), (1,))
 
 
 def _through_host(operate: Any, buffer: torch.Tensor) -> None:

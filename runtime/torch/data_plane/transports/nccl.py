@@ -9,7 +9,11 @@ import torch.distributed as dist
 
 from ....core.binding import Place
 from ....core.operations import ReduceOp
+from .base import counts_in_bytes, joined
 from .gloo import REDUCE_OPS
+
+#: Types that NCCL has no name for, and that need no arithmetic: int16 is reduced nowhere.
+_AS_BYTES: Final = (torch.int16,)
 
 #: How long a collective may take, the device's backlog included, before torch ends the process.
 _PATIENCE_S: Final = 1800.0
@@ -43,28 +47,47 @@ class NcclTransport:
 
     def allgather(self, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
         """See `Transport`.  torch gathers unequal sizes as a group of broadcasts."""
-        self._group.allgather([list(outputs)], [source]).wait()
+        if source.dtype in _AS_BYTES:
+            outputs, source = [output.view(torch.uint8) for output in outputs], source.view(torch.uint8)
+        sizes = {output.numel() for output in outputs}
+        if sizes == {0}:
+            return
+        if len(sizes) == 1:
+            # The lists of the other call are copied once more.
+            self._group._allgather_base(joined(outputs), source).wait()  # noqa: SLF001  the only name it has
+        else:
+            self._group.allgather([list(outputs)], [source]).wait()
 
     def broadcast(self, buffer: torch.Tensor, root: int) -> None:
         """See `Transport`."""
-        options = dist.BroadcastOptions()
-        options.rootRank = root
-        options.rootTensor = 0
-        self._group.broadcast([buffer], options).wait()
+        if buffer.dtype in _AS_BYTES:
+            buffer = buffer.view(torch.uint8)
+        if buffer.numel():
+            options = dist.BroadcastOptions()
+            options.rootRank = root
+            options.rootTensor = 0
+            self._group.broadcast([buffer], options).wait()
 
     def alltoall(
         self, output: torch.Tensor, source: torch.Tensor, received: Sequence[int], sent: Sequence[int]
     ) -> None:
         """See `Transport`."""
+        if source.dtype in _AS_BYTES:
+            received, sent = (counts_in_bytes(counts, source) for counts in (received, sent))
+            output, source = output.view(torch.uint8), source.view(torch.uint8)
         options = dist.AllToAllOptions()
         self._group.alltoall_base(output, source, list(received), list(sent), options).wait()
 
     def reducescatter(self, output: torch.Tensor, source: torch.Tensor, counts: Sequence[int]) -> None:
         """See `Transport`.  torch scatters unequal sizes as a group of reductions."""
-        pieces = list(torch.split(source, list(counts)))
         options: Any = dist.ReduceScatterOptions()
         options.reduceOp = dist.ReduceOp.SUM
-        self._group.reduce_scatter([output], [pieces], options).wait()
+        if set(counts) == {0}:
+            return
+        if len(set(counts)) == 1:
+            self._group._reduce_scatter_base(output, source, options).wait()  # noqa: SLF001  as above
+        else:
+            self._group.reduce_scatter([output], [list(torch.split(source, list(counts)))], options).wait()
 
     def close(self) -> None:
         """See `Transport`."""
