@@ -27,23 +27,21 @@ from ..trace import (
 )
 from ..vocabulary import NEGOTIATE_PREFIX, OPTIMIZER_STEP, STEP, SYNCHRONIZE, Category, LaneKind
 from .base import Progress
-from .kineto_tables import kind_of
-from .nsys_database import PID_SHIFT, Call, Database, Export, Spans, lane_of, opened, thread_names, whole
-from .nsys_ranges import CAPITALS, PHASES, range_of_ours
+from .nsys_database import PID_SHIFT, Call, Database, Export, Operation, Spans, lane_of, opened, thread_names, whole
+from .nsys_device import read_device, shows_device
+from .nsys_payloads import NcclPayloads
+from .nsys_ranges import CAPITALS, range_of_ours
 from .nsys_tables import columns_of, make_collectives, make_launches, ranks_of
 
 NAME: Final = "nsys"
 
 _MAGIC: Final = b"SQLite format 3\0"
-_NCCL: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 _STEP: Final = re.compile(rf"^(?:ProfilerStep\s*#|step[ _#]?|iteration[ _#]?|{STEP}\D?)(\d*)$", re.IGNORECASE)
 
 #: What torch's emit_nvtx puts behind the name of an operator.
 _NUMBERED: Final = re.compile(r", (?:op_id|seq|sizes|input_op_ids) = .*$", re.DOTALL)
 
-_HOST_TO_DEVICE: Final = 1
-_PUSH_POP, _START_END, _MARK = 59, 60, 34
-_COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+_PUSH_POP, _START_END = 59, 60
 
 
 def sniff(head: bytes) -> bool:
@@ -65,15 +63,20 @@ def _read_export(source: Source) -> Export:
         export = Export(source, int(epoch[0]) if epoch and epoch[0] else 0)
         threads = thread_names(database, strings)
         _read_runtime(database, export, strings, threads)
-        _read_nvtx(database, export, strings, threads)
-        _read_device(database, export, strings)
+        payloads = NcclPayloads(database)
+        _read_nvtx(database, export, strings, threads, payloads)
+        read_device(database, export, strings)
+        export.collectives = [
+            collective if collective.nbytes >= 0 else collective._replace(nbytes=nbytes)
+            for collective, nbytes in zip(export.collectives, payloads.sizes(export), strict=True)
+        ]
         _read_metrics(database, export)
     return export
 
 
 def _read_runtime(database: Database, export: Export, strings: dict[int, str], threads: dict[int, str]) -> None:
     """Calls of the host: CUDA, and the operating system."""
-    has_device = bool(database.columns_of("CUPTI_ACTIVITY_KIND_KERNEL"))
+    has_device = shows_device(database)
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API"):
         start, end, thread, correlation, name = database.read(
             table, ("start", "end", "globalTid", "correlationId", "nameId")
@@ -85,7 +88,7 @@ def _read_runtime(database: Database, export: Export, strings: dict[int, str], t
         process = _process_of(tids)
         if table == "CUPTI_ACTIVITY_KIND_RUNTIME":
             calls = [
-                Call(begin, finish - begin, lane_of(threads, number))
+                Call(begin, finish - begin, lane_of(threads, number), number)
                 for begin, finish, number in zip(starts.tolist(), ends.tolist(), tids.tolist(), strict=True)
             ]
             keys = zip(process.tolist(), whole(correlation).tolist(), strict=True)
@@ -105,11 +108,16 @@ def _read_runtime(database: Database, export: Export, strings: dict[int, str], t
         )
 
 
-def _read_nvtx(database: Database, export: Export, strings: dict[int, str], threads: dict[int, str]) -> None:
+def _read_nvtx(
+    database: Database, export: Export, strings: dict[int, str], threads: dict[int, str], payloads: NcclPayloads
+) -> None:
     """Ranges that the program pushed, and the steps among them."""
-    start, end, kind, text, text_id, thread, payload = database.read(
-        "NVTX_EVENTS", ("start", "end", "eventType", "text", "textId", "globalTid", "int64Value")
-    )
+    start, end, kind, text, text_id, thread, payload, binary, json_text, json_id = database.read(
+        "NVTX_EVENTS",
+        (
+            "start", "end", "eventType", "text", "textId", "globalTid", "int64Value", "binaryData", "jsonText", "jsonTextId",
+        ),
+    )  # fmt: skip
     export.events += len(start)
     rows = [
         row
@@ -124,8 +132,12 @@ def _read_nvtx(database: Database, export: Export, strings: dict[int, str], thre
     names = [_NUMBERED.sub("", text[row] if text[row] is not None else strings.get(text_id[row], "")) for row in rows]
     starts, ends = whole([start[row] for row in rows]), whole([end[row] for row in rows])
     tids = whole([thread[row] for row in rows])
+    for name, row in zip(names, rows, strict=True):
+        if binary[row] is not None or json_text[row] is not None or json_id[row] is not None:
+            text_of = json_text[row] if json_text[row] is not None else strings.get(json_id[row])
+            payloads.note(name, start[row], thread[row], binary[row], text_of)
     process = _process_of(tids)
-    has_device = bool(database.columns_of("CUPTI_ACTIVITY_KIND_KERNEL"))
+    has_device = shows_device(database)
     kinds, categories = [], []
     for name in names:
         kind_of_lane, category = range_of_ours(name)
@@ -147,13 +159,13 @@ def _read_nvtx(database: Database, export: Export, strings: dict[int, str], thre
         export.spans.append(_waits(process[waiting], starts[waiting], ends[waiting]))
         asked = _asked_by(process, starts, waiting, ends)
         export.collectives += [
-            (
-                int(process[at]),
-                name.lower(),
-                asked(int(process[at]), int(starts[at])),
-                int(starts[at]),
-                int(ends[at]),
-                -1 if payload[row] is None else int(payload[row]),
+            Operation(
+                process=int(process[at]),
+                kind=name.lower(),
+                launched=asked(int(process[at]), int(starts[at])),
+                start=int(starts[at]),
+                end=int(ends[at]),
+                nbytes=-1 if payload[row] is None else int(payload[row]),
             )
             for at, (row, name) in enumerate(zip(rows, names, strict=True))
             if name in CAPITALS
@@ -218,105 +230,6 @@ def _waits(process: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Spans:
     )
 
 
-def _read_device(database: Database, export: Export, strings: dict[int, str]) -> None:
-    """Kernels, copies and fills, and the collectives among the kernels."""
-    columns = (
-        "start",
-        "end",
-        "deviceId",
-        "streamId",
-        "correlationId",
-        "globalPid",
-        "demangledName",
-        "shortName",
-        "copyKind",
-    )
-    phases = _phases(export)
-    for table in ("KERNEL", "MEMCPY", "MEMSET"):
-        start, end, device, stream, correlation, process, long_name, short_name, copy = database.read(
-            f"CUPTI_ACTIVITY_KIND_{table}", columns
-        )
-        if not start:
-            continue
-        export.events += len(start)
-        starts, ends = whole(start), whole(end)
-        ends = np.where(ends < starts, starts, ends)
-        pids, streams = whole(process, _only_process(export)), whole(stream)
-        correlations = whole(correlation)
-        calls = [export.launches.get(key) for key in zip(pids.tolist(), correlations.tolist(), strict=True)]
-        launched = whole([None if call is None else call.start for call in calls])
-        export.launched += zip(pids.tolist(), starts.tolist(), calls, correlations.tolist(), strict=True)
-        for pid, number in zip(pids.tolist(), whole(device, 0).tolist(), strict=True):
-            export.device_of.setdefault(pid, number)
-        if table == "KERNEL":
-            names = [strings.get(a, "") or strings.get(b, "") for a, b in zip(long_name, short_name, strict=True)]
-        elif table == "MEMCPY":
-            names = [f"Memcpy {_COPIES.get(number, '')}".rstrip() for number in copy]
-        else:
-            names = ["Memset"] * len(start)
-        is_nccl = [table == "KERNEL" and _NCCL.search(name) is not None for name in names]
-        categories = [
-            Category.COLLECTIVE
-            if nccl
-            else Category.H2D
-            if number == _HOST_TO_DEVICE and table == "MEMCPY"
-            else _phase_at(phases, pid, at)
-            for nccl, number, pid, at in zip(is_nccl, copy, pids.tolist(), launched.tolist(), strict=True)
-        ]
-        export.spans.append(
-            Spans(
-                pids,
-                starts,
-                ends,
-                names,
-                [f"stream {number}" for number in streams.tolist()],
-                [LaneKind.COMMUNICATION if nccl else LaneKind.COMPUTE for nccl in is_nccl],
-                categories,
-            )
-        )
-        export.collectives += [
-            (int(pids[row]), kind_of(names[row]), int(launched[row]), int(starts[row]), int(ends[row]), -1)
-            for row, nccl in enumerate(is_nccl)
-            if nccl
-        ]
-
-
-def _only_process(export: Export) -> int:
-    """Whose device's work is where the table does not say: that of the only process that called the device."""
-    processes = {process for process, _ in export.launches}
-    return processes.pop() if len(processes) == 1 else -1
-
-
-Phases = dict[int, tuple[np.ndarray, np.ndarray, list[Category]]]
-"""By globalPid: starts and ends of ranges that say what the host is about, ascending, and what."""
-
-
-def _phases(export: Export) -> Phases:
-    found: dict[int, list[tuple[int, int, Category]]] = {}
-    for spans in export.spans:
-        for pid, start, end, name in zip(
-            spans.process.tolist(), spans.start.tolist(), spans.end.tolist(), spans.names, strict=True
-        ):
-            if name in PHASES:
-                found.setdefault(pid, []).append((start, end, PHASES[name]))
-    return {
-        pid: (
-            np.array([start for start, _, _ in sorted(ranges)]),
-            np.array([end for _, end, _ in sorted(ranges)]),
-            [category for _, _, category in sorted(ranges)],
-        )
-        for pid, ranges in found.items()
-    }
-
-
-def _phase_at(phases: Phases, process: int, at_ns: int) -> Category:
-    if at_ns < 0 or process not in phases:
-        return Category.OTHER
-    starts, ends, categories = phases[process]
-    position = int(np.searchsorted(starts, at_ns, side="right")) - 1
-    return categories[position] if position >= 0 and at_ns < ends[position] else Category.OTHER
-
-
 def _read_metrics(database: Database, export: Export) -> None:
     type_id, metric_id, name = database.read("TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
     names = dict(zip(zip(type_id, metric_id, strict=True), name, strict=True))
@@ -356,7 +269,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         for pid, number, start, end in export.steps:
             if (id(export), pid) in ranks:
                 steps.append((ranks[id(export), pid], number, start + moved, end + moved))
-        for pid, kind, launched, start, end, nbytes in export.collectives:
+        for pid, kind, launched, start, end, nbytes, _ in export.collectives:
             if (id(export), pid) not in ranks:
                 continue
             at = launched + moved if launched >= 0 else -1

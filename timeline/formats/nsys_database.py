@@ -18,7 +18,12 @@ from ..vocabulary import Category, LaneKind
 #: A table that is no table but asks somebody else for its rows.
 _MADE_UP: Final = re.compile(r"\s*create\s+virtual\b", re.IGNORECASE)
 #: Columns of texts.  The others hold numbers, or nothing: sqlite itself lets anything stand anywhere.
-_TEXTS: Final = {("StringIds", "value"), ("NVTX_EVENTS", "text"), ("TARGET_INFO_GPU_METRICS", "metricName")}
+_TEXTS: Final = {
+    ("StringIds", "value"), ("NVTX_EVENTS", "text"), ("NVTX_EVENTS", "jsonText"), ("TARGET_INFO_GPU_METRICS", "metricName"),
+    ("NVTX_PAYLOAD_SCHEMA_ENTRIES", "name"),
+}  # fmt: skip
+#: Columns that are taken as they are.
+_ANYTHING: Final = {("NVTX_EVENTS", "binaryData")}
 #: Numbers that are none of time: identifiers that may take all 64 bits.
 _IDENTIFIERS: Final = {"globalTid", "globalPid", "int64Value"}
 #: Times and sizes beyond this are damage.
@@ -55,6 +60,23 @@ class Call(NamedTuple):
     start: int
     duration: int
     lane: str
+    thread: int = -1
+    """globalTid."""
+
+
+class Operation(NamedTuple):
+    """A collective, as one process executes it."""
+
+    process: int
+    """globalPid."""
+    kind: str
+    launched: int
+    start: int
+    end: int
+    nbytes: int = -1
+    """-1 where that is unknown."""
+    thread: int = -1
+    """globalTid of the call that launched it."""
 
 
 @dataclass(slots=True)
@@ -70,8 +92,7 @@ class Export:
     """Of each activity of a device globalPid, start, call and correlation."""
     steps: list[tuple[int, int, int, int]] = field(default_factory=list)
     """globalPid, number, start, end."""
-    collectives: list[tuple[int, str, int, int, int, int]] = field(default_factory=list)
-    """globalPid, kind, launched, start, end."""
+    collectives: list[Operation] = field(default_factory=list)
     counters: list[tuple[str, int, float]] = field(default_factory=list)
     device_of: dict[int, int] = field(default_factory=dict)
     """The first device that a process used."""
@@ -129,6 +150,8 @@ class Database:
             if len(read[0]) * _MIN_ROW_NBYTES > self._nbytes:
                 raise TraceError(f"{self.name} is damaged: its table {table} has more rows than the file can hold")
         for number, column in enumerate(columns):
+            if (table, column) in _ANYTHING:
+                continue
             if (table, column) in _TEXTS:
                 read[number] = [None if value is None else _as_text(value) for value in read[number]]
             else:

@@ -1,7 +1,9 @@
 """sqlite exports of Nsight Systems: the newest that there is, and one as 2022 wrote it."""
 
 import gzip
+import json
 import sqlite3
+import struct
 from pathlib import Path
 
 import pytest
@@ -184,3 +186,167 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(TraceError, match="no export of Nsight Systems"):
         open_trace(tmp_path / "other.sqlite")
+
+
+MAIN, AUTOGRAD = thread_of(100, 7), thread_of(100, 8)
+SCHEMA, INIT = 16777220, 16777218
+
+
+def payload(schema: int, content: bytes) -> bytes:
+    """A payload behind its head."""
+    return struct.pack("<IIIIQQ", 1, 0, schema, 0, len(content), 32 + len(content)) + content
+
+
+def write_nccl_export(
+    path: Path, asked: list[tuple[int, int, str, object]], kernels: list[tuple[int, int, int, str]]
+) -> None:
+    """An export of 2026 with NCCL's payloads.
+
+    Args:
+        asked: start, thread, name and payload (bytes, or text as JSON) of ranges of NCCL, each 10 ns long.
+        kernels: launch, start, thread and name of kernels, each 1000 ns long.
+    """
+    write_old_export(path, rank_pids=())
+    database = sqlite3.connect(path)
+    database.executescript(
+        """
+        alter table NVTX_EVENTS add column jsonText text;
+        alter table NVTX_EVENTS add column binaryData text;
+        create table NVTX_PAYLOAD_SCHEMA_ENTRIES (domainId integer not null, schemaId integer not null, idx integer not null,
+            flags integer, type integer, name text, description text, arrayOrUnionDetail integer, offset integer);
+        """
+    )
+    entries = [
+        (SCHEMA, 0, 18, "NCCL communicator ID", None), (SCHEMA, 1, 22, "Message size [bytes]", 8),
+        (INIT, 0, 18, "NCCL communicator ID", None), (INIT, 1, 5, "No. of ranks", 8), (INIT, 2, 5, "Rank", 12),
+    ]  # fmt: skip
+    database.executemany("insert into NVTX_PAYLOAD_SCHEMA_ENTRIES values (1, ?, ?, null, ?, ?, null, null, ?)", entries)
+    database.execute("insert into NVTX_EVENTS values (1000, 90000, 59, 'STEP', ?, null, 0, null, null)", (MAIN,))
+    database.execute("insert into NVTX_EVENTS values (1000, 50000, 59, 'BACKWARD', ?, null, null, null, null)", (MAIN,))
+    for start, thread, name, content in asked:
+        is_text = isinstance(content, str) and content.startswith("{")
+        database.execute(
+            "insert into NVTX_EVENTS values (?, ?, 59, ?, ?, null, null, ?, ?)",
+            (start, start + 10, name, thread, content if is_text else None, None if is_text else content),
+        )
+    for number, (launch, start, thread, name) in enumerate(kernels, start=100):
+        database.execute("insert into StringIds values (?, ?)", (number, name))
+        database.execute(
+            "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, ?, ?, 2)", (launch, launch + 20, thread, number)
+        )
+        database.execute(
+            "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, 0, 7, ?, ?, ?, null)",
+            (start, start + 1000, number, thread_of(100, 0), number),
+        )
+    database.commit()
+    database.close()
+
+
+def size_of(communicator: int, nbytes: int) -> bytes:
+    return payload(SCHEMA, struct.pack("<QQ", communicator, nbytes))
+
+
+def test_nccl_says_how_many_bytes_it_moves(tmp_path: Path) -> None:
+    """In its payloads, as the exporter left them; a group's kernel is launched by its end and moves what was asked for in it."""
+    asked: list[tuple[int, int, str, object]] = [
+        (1_000, MAIN, "ncclCommInitRankConfig", payload(INIT, struct.pack("<Qiii4x", 7, 8, 0, 0))),
+        (2_000, MAIN, "ncclAllReduce", size_of(7, 4096)),
+        (3_000, AUTOGRAD, "ncclAllReduce", size_of(7, 1 << 20)),
+        (4_000, MAIN, "ncclAllGather", size_of(7, 100).hex()),
+        (5_000, MAIN, "ncclReduceScatter", json.dumps({"Message size [bytes]": 32, "NCCL communicator ID": 7})),
+        (6_000, MAIN, "ncclSend", size_of(7, 10)),
+        (6_020, MAIN, "ncclRecv", size_of(7, 30)),
+        (6_040, MAIN, "ncclSend", size_of(7, 10)),
+        (7_000, MAIN, "ncclAllReduce", size_of(7, 1)),
+        (7_020, MAIN, "ncclAllReduce", size_of(7, 2)),
+    ]
+    kernels = [
+        (2_005, 10_000, MAIN, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+        (3_005, 12_000, AUTOGRAD, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+        (4_050, 14_000, MAIN, "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+        (5_005, 16_000, MAIN, "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+        (6_100, 18_000, MAIN, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"),
+        (7_100, 20_000, MAIN, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+        (8_000, 22_000, MAIN, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+    ]
+    write_nccl_export(tmp_path / "rank0.sqlite", asked, kernels)
+    collectives = open_trace(tmp_path / "rank0.sqlite").collectives
+
+    assert list(zip(collectives["kind"], collectives["nbytes"], strict=True)) == [
+        ("allreduce", 4096),
+        ("allreduce", 1 << 20),
+        ("allgather", 100),
+        ("reducescatter", 32 * 8),
+        ("sendrecv", 30),
+        ("allreduce", 3),
+        ("allreduce", -1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"",
+        b"short",
+        payload(99, b"12345678"),
+        payload(SCHEMA, b"1"),
+        "zz",
+        '{"Message size [bytes]": "many"}',
+        "{",
+        "{" * 5000,
+    ],
+    ids=["empty", "short", "schema", "cut", "text", "word", "brace", "deep"],
+)
+def test_a_payload_that_says_nothing_is_no_size(tmp_path: Path, broken: object) -> None:
+    """And no error: the trace is worth reading without it."""
+    kernels = [(2_005, 10_000, MAIN, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")]
+    write_nccl_export(tmp_path / "rank0.sqlite", [(2_000, MAIN, "ncclAllReduce", broken)], kernels)
+
+    assert open_trace(tmp_path / "rank0.sqlite").collectives["nbytes"].tolist() == [-1]
+
+
+def test_what_autograds_thread_launches_in_backward_is_backward(tmp_path: Path) -> None:
+    """The range is on the training thread, which waits meanwhile."""
+    write_nccl_export(
+        tmp_path / "rank0.sqlite", [], [(2_000, 3_000, AUTOGRAD, "sgemm"), (60_000, 61_000, AUTOGRAD, "later")]
+    )
+    spans = open_trace(tmp_path / "rank0.sqlite").spans
+    categories = dict(zip(spans["name"], spans["category"], strict=True))
+
+    assert (categories["sgemm"], categories["later"]) == ("backward", "other")
+
+
+def test_replays_of_graphs_are_work_of_the_device(tmp_path: Path) -> None:
+    """As a whole, unless their kernels are shown; one whose time could not be taken is counted."""
+    path = tmp_path / "rank0.sqlite"
+    write_nccl_export(path, [], [(2_000, 3_000, MAIN, "sgemm")])
+    database = sqlite3.connect(path)
+    database.execute(
+        "create table CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start integer, end integer, deviceId integer, contextId integer, "
+        "greenContextId integer, streamId integer, correlationId integer, globalPid integer, graphId integer, graphExecId integer)"
+    )
+    process = thread_of(100, 0)
+    database.executemany(
+        "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, ?, ?, 2)",
+        [(5_000, 5_010, MAIN, 500), (6_000, 6_010, MAIN, 501)],
+    )
+    database.executemany(
+        "insert into CUPTI_ACTIVITY_KIND_GRAPH_TRACE values (?, ?, ?, 1, 0, 7, ?, ?, 9, 1)",
+        [
+            (10_000, 14_000, 0, 500, process),
+            (20_000, 21_000, 2**31 - 1, 501, process),
+            (3_000, 4_000, 0, 100, process),
+            (0, 0, 0, 502, process),
+        ],
+    )
+    database.commit()
+    database.close()
+    trace = open_trace(path)
+    trace.check()
+    graphs = trace.spans[trace.spans["name"] == "CUDA graph 9"]
+
+    assert graphs["dur_ns"].tolist() == [4_000, 1_000]
+    assert set(graphs["category"]) == {"backward"}
+    assert set(graphs["lane_kind"]) == {"compute"}
+    assert trace.meta.dropped == {"no_time": 1}
+    assert trace.launches["correlation"].tolist() == [100, 500, 501]
