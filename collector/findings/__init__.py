@@ -15,6 +15,7 @@ from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
 from .device import ExposedOnDevice, IdleDevice, SlowCopies
+from .device_trouble import AllocatorRetries, DeviceErrors
 from .gradients import BucketCopies, OversizeGradient
 from .host import Checkpoints, HostCode
 from .late_gradients import LateGradients
@@ -46,6 +47,8 @@ RULES: tuple[Rule, ...] = (
     SlowCopies(),
     HostCode(),
     IdleDevice(),
+    AllocatorRetries(),
+    DeviceErrors(),
     SlowOptimizer(),
     StarvedOfCores(),
     BlockedPhases(),

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from ...timeline.trace import by_rank
-from ...timeline.vocabulary import GPU_CLOCK, GPU_THROTTLED, LaneKind
+from ...timeline.vocabulary import GPU_CLOCK, GPU_REASON, GPU_THROTTLED, LaneKind
 from ..facts import Facts
 from ..model.cpu_time import METERED
 from ..model.intervals import of_spans, total_within
@@ -193,9 +194,11 @@ def _throttled(facts: Facts, row: int, slow: Mask) -> RootCause | None:
     if mine > THROTTLED_RATIO * others:
         return None
     noted = counters[(counters["name"] == GPU_THROTTLED) & (counters["rank"] == rank)]["value"]
+    reasons = _reasons(counters[(counters["rank"] == rank) & (counters["value"] > 0)])
+    slowed = f" (slowed by {' and '.join(reasons)})" if reasons else ""
     return RootCause(
         slug="throttled-device",
-        sentence=f"its device runs at {mine:.0f} MHz, the others' at {others:.0f}",
+        sentence=f"its device runs at {mine:.0f} MHz{slowed}, the others' at {others:.0f}",
         remedy=(
             "look at the device (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER): heat, a power cap, another job on it; until "
             "then leave the host out."
@@ -204,5 +207,13 @@ def _throttled(facts: Facts, row: int, slow: Mask) -> RootCause | None:
             "clock_mhz": round(mine),
             "clock_of_others_mhz": round(others),
             "throttled_ratio": round(float(noted.mean()), 3) if len(noted) else 0.0,
+            "reasons": reasons,
         },
     )
+
+
+def _reasons(counters: pd.DataFrame) -> list[str]:
+    """What slows a device, the commonest first, of the counters that say so."""
+    names = counters["name"].astype(str)
+    counted = names[names.str.startswith(GPU_REASON)].value_counts()
+    return [str(name).removeprefix(GPU_REASON) for name in counted.index]

@@ -10,6 +10,7 @@ from ..model.breakdown import EXPOSED
 from ..model.condition import Condition
 from ..model.words import milliseconds
 from .base import WORTH_RATIO, Finding
+from .device_trouble import find_lost
 from .device_verdict import device_verdict, healthy_device
 from .incomplete import incomplete, only_told
 from .plain import plain
@@ -20,8 +21,11 @@ BOUND_RATIO: Final = 0.5
 
 
 def choose_verdict(facts: Facts, findings: Sequence[Finding], condition: Condition) -> Finding:
-    """The finding with the largest gain, or why there is none; that a run has not come to its end is said first."""
+    """The finding with the largest gain, or why there is none; a lost device, or a run without an end, is said first."""
     verdict = _of_steps(facts, findings, condition)
+    lost = find_lost(facts)
+    if lost is not None:
+        return replace(lost, sentence=f"{lost.sentence} Until then: {verdict.sentence}")
     if not condition.has_failed:
         return verdict
     first = condition.sentences()[0]

@@ -25,6 +25,8 @@ class InUse:
     """Among those of the host."""
     uuid: str
     """"" if torch does not tell."""
+    ordinal: int = 0
+    """Among those that torch sees."""
 
 
 class _Noted:
@@ -33,7 +35,8 @@ class _Noted:
 
 def note() -> None:
     """Remember the calling thread's current device: it is the one in use from the first step on, and not before."""
-    _Noted.device = InUse(_index(torch.cuda.current_device()), _uuid())
+    ordinal = torch.cuda.current_device()
+    _Noted.device = InUse(_index(ordinal), _uuid(), ordinal)
 
 
 def in_use() -> InUse | None:

@@ -1,7 +1,7 @@
 """Counters on the timeline: what the device, the process and the host do, once a second.
 
-Devices are asked through NVML (`nvidia-ml-py`), processes and hosts through psutil.  Whatever is not there, a library, a driver,
-a device, a counter, is left out without a word: a training must not fail, or be told off, for lack of a gauge.
+Devices are asked through NVML (nvml.py) or amdsmi (amd.py), torch about its memory (allocator.py), processes and hosts through
+psutil.  Whatever is not there, a library, a driver, a device, a counter, is left out: a training does not need gauges.
 """
 
 import logging
@@ -11,19 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ...timeline import recorder
-from ...timeline.vocabulary import GPU_CLOCK, GPU_LOST, GPU_THROTTLED, HOST_CORES, HOST_CPU, PROCESS_CPU
-from . import own_device
+from ...timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU
+from . import allocator, amd, nvml, own_device
 from .own_device import InUse
+from .sources import Sample, Source
 
 _log = logging.getLogger("tlkit.instrument")
 
-Sample = tuple[str, float]
-Source = Callable[[float], Iterator[Sample]]
-"""Given the seconds since the last sample, yields names and values."""
-
-#: Reasons for which a device runs slower than it should: power brake, hardware slow-down, thermal limits (nvml.h,
-#: nvmlClocksEventReason*).  Not the power cap, 0x4, at which every busy device runs.
-THROTTLE_MASK: Final = 0x80 | 0x8 | 0x40 | 0x20
 _NETWORK: Final = (("bytes_sent", "network sent bytes/s"), ("bytes_recv", "network received bytes/s"))
 _DISK: Final = (("read_bytes", "disk read bytes/s"), ("write_bytes", "disk written bytes/s"))
 
@@ -133,70 +127,13 @@ def _when_in_use(device: Callable[[], InUse | None]) -> Source:
 
 
 def open_device(device: InUse) -> Source | None:
-    """What the management library tells of a device; None if there is no library, or no such device."""
-    try:
-        import pynvml  # noqa: PLC0415  optional
+    """What is told of a device by its management library, and of its memory by torch; None if neither says anything."""
+    of_library = nvml.open_device(device) or amd.open_device(device)
+    of_torch = allocator.open_device(device)
+    sources = [source for source in (of_library, of_torch) if source is not None]
 
-        pynvml.nvmlInit()
-        handle = _handle(pynvml, device)
-    except Exception:
-        return None
-    return _Readings(pynvml, handle).sample
+    def sample(elapsed_s: float) -> Iterator[Sample]:
+        for source in sources:
+            yield from source(elapsed_s)
 
-
-def _handle(pynvml: Any, device: InUse) -> Any:
-    """By UUID, which is the same whatever order CUDA and the library count in; else by number."""
-    for prefix in ("GPU-", "MIG-") if device.uuid else ():
-        try:
-            return pynvml.nvmlDeviceGetHandleByUUID(prefix + device.uuid.removeprefix(prefix))
-        except Exception:
-            _log.debug("there is no device %s%s", prefix, device.uuid)
-    return pynvml.nvmlDeviceGetHandleByIndex(device.index)
-
-
-class _Readings:
-    """Counters of one device."""
-
-    def __init__(self, pynvml: Any, handle: Any) -> None:
-        reasons = (
-            getattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-            or pynvml.nvmlDeviceGetCurrentClocksThrottleReasons
-        )
-        self._error: Any = pynvml.NVMLError
-        # Errors that stay: what this device, this library, or this user has not.  Others pass.
-        self._not_here = {
-            getattr(pynvml, name, None)
-            for name in ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_NO_PERMISSION")
-        } - {None}
-        self._lost_code = getattr(pynvml, "NVML_ERROR_GPU_IS_LOST", None)
-        self._is_lost = False
-        self._read: dict[str, Callable[[], float]] = {
-            "gpu utilisation %": lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-            "gpu memory used bytes": lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).used,
-            "gpu power W": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            GPU_CLOCK: lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            "gpu temperature C": lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
-            GPU_THROTTLED: lambda: float(bool(reasons(handle) & THROTTLE_MASK)),
-            "gpu pcie sent bytes/s": lambda: (
-                1024.0 * pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
-            ),
-            "gpu pcie received bytes/s": lambda: (
-                1024.0 * pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
-            ),
-        }
-
-    def sample(self, _: float) -> Iterator[Sample]:
-        """What can be read now."""
-        for name, read in list(self._read.items()):
-            try:
-                value = float(read())
-            except self._error as error:
-                code = getattr(error, "value", None)
-                if code in self._not_here:
-                    del self._read[name]
-                elif code is not None and code == self._lost_code and not self._is_lost:
-                    self._is_lost = True
-                    _log.error("the GPU of this rank is lost: it has fallen off the bus (look at dmesg for Xid)")
-                    yield GPU_LOST, 1.0
-                continue
-            yield name, value
+    return sample if sources else None

@@ -126,7 +126,7 @@ def test_the_device_is_asked_for_when_the_training_uses_it(library: Library, mon
 
     assert dict(source(1.0))["gpu sm clock MHz"] == 1755
     assert library.asked_for == ["GPU-uuid-of-1"]
-    assert own_device.in_use() == InUse(7, "uuid-of-1")
+    assert own_device.in_use() == InUse(7, "uuid-of-1", 1)
 
 
 def test_without_a_uuid_the_number_has_to_do(library: Library) -> None:
