@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from tlkit.runtime.core.binding import Place
 from tlkit.runtime.core.operations import ReduceOp
-from tlkit.runtime.torch.data_plane.transports.nccl import NcclTransport
+from tlkit.runtime.torch.data_plane.transports.nccl import NcclTransport, explain
 
 
 class Work:
@@ -145,3 +145,41 @@ def test_an_aborted_communicator_is_used_no_more(transport: NcclTransport) -> No
 
     assert buffer.tolist() == [2, 2]
     assert group.aborted
+
+
+OF_TORCH = """NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL
+ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+Last error:
+Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"""
+
+
+def test_two_ranks_on_one_gpu_are_told_what_to_do(transport: NcclTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line; torch's first one names a line of its own."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError(OF_TORCH)
+
+    monkeypatch.setattr(transport._group, "allreduce", fail)
+    with pytest.raises(RuntimeError) as raised:
+        transport.allreduce(torch.ones(1), ReduceOp.SUM)
+    message = str(raised.value)
+
+    assert message.startswith(
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000: NCCL wants a GPU for each rank"
+    )
+    assert "torch.cuda.set_device(hvd.local_rank())" in message
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("one line", "one line"),
+        ("first\nLast error:\n\n  socket closed \n", "socket closed"),
+        ("first\nLast error:", "first"),
+        ("", "NCCL failed"),
+    ],
+)
+def test_what_nccl_said_last_is_what_it_says(said: str, expected: str) -> None:
+    """Where it said anything."""
+    assert explain(said) == expected

@@ -1,6 +1,7 @@
 """NCCL through torch.distributed, on a process group of our own: for tensors on NVIDIA GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,6 +25,32 @@ def is_built() -> bool:
     return dist.is_nccl_available()
 
 
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What NCCL says in the last of many lines is said in the first.
+
+    Raises:
+        RuntimeError: instead of that of torch, whose first line names a line of torch's own.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(explain(str(error))) from error
+
+
+def explain(message: str) -> str:
+    """One line out of an error of NCCL's, as torch raises it."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    after = next((place for place, line in enumerate(lines) if line.startswith("Last error")), None)
+    said = next(iter(lines[after + 1 :]), "") if after is not None else ""
+    if "Duplicate GPU" in said:
+        return (
+            f"{said}: NCCL wants a GPU for each rank; call torch.cuda.set_device(hvd.local_rank()) before all else, or "
+            "share one with HOROVOD_GPU_OPERATIONS=gloo"
+        )
+    return said or (lines[0] if lines else "NCCL failed")
+
+
 class NcclTransport:
     """One NCCL process group.  Operations are queued on the current stream, and the host does not wait for them."""
 
@@ -39,12 +66,14 @@ class NcclTransport:
         self._rank = place.rank
         self._group: Any = group(place.store, place.rank, place.size, options)
 
+    @_explained()
     def allreduce(self, buffer: torch.Tensor, op: ReduceOp) -> None:
         """See `Transport`."""
         options = dist.AllreduceOptions()
         options.reduceOp = REDUCE_OPS[op]
         self._group.allreduce([buffer], options).wait()
 
+    @_explained()
     def allgather(self, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
         """See `Transport`.  torch gathers unequal sizes as a group of broadcasts."""
         if source.dtype in _AS_BYTES:
@@ -58,6 +87,7 @@ class NcclTransport:
         else:
             self._group.allgather([list(outputs)], [source]).wait()
 
+    @_explained()
     def broadcast(self, buffer: torch.Tensor, root: int) -> None:
         """See `Transport`."""
         if buffer.dtype in _AS_BYTES:
@@ -68,6 +98,7 @@ class NcclTransport:
             options.rootTensor = 0
             self._group.broadcast([buffer], options).wait()
 
+    @_explained()
     def alltoall(
         self, output: torch.Tensor, source: torch.Tensor, received: Sequence[int], sent: Sequence[int]
     ) -> None:
@@ -78,6 +109,7 @@ class NcclTransport:
         options = dist.AllToAllOptions()
         self._group.alltoall_base(output, source, list(received), list(sent), options).wait()
 
+    @_explained()
     def reducescatter(self, output: torch.Tensor, source: torch.Tensor, counts: Sequence[int]) -> None:
         """See `Transport`.  torch scatters unequal sizes as a group of reductions."""
         options: Any = dist.ReduceScatterOptions()
