@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := demo-output
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test test-frameworks lint docs bench clean
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py timeline/scanning/native.c $(wildcard timeline/recording/*.[ch])
@@ -22,6 +22,19 @@ test: $(VENV)/ready
 	@$(BIN)/python -m pytest -q tests/integration
 	@$(BIN)/python -m pytest -q tests/attack
 
+# TensorFlow, Keras and JAX are gigabytes, and nothing else needs them: an environment of their own.
+FRAMEWORKS := .venv-frameworks
+$(FRAMEWORKS)/ready: pyproject.toml constraints-frameworks.txt constraints.txt
+	@echo "Setting up $(FRAMEWORKS) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(FRAMEWORKS)
+	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-frameworks.txt tensorflow-cpu keras jax jaxlib optax 2>&1 | grep -v 'is ignored: it is neither' || true
+	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-frameworks.txt -e '.[runtime,mpi]' pytest pytest-timeout hypothesis rich 2>&1 | grep -v 'is ignored: it is neither' || true
+	@$(FRAMEWORKS)/bin/python -c 'import importlib.util as u; assert all(map(u.find_spec, ("torch", "tensorflow", "keras", "jax", "optax", "tlkit")))'
+	@touch $@
+
+test-frameworks: $(FRAMEWORKS)/ready
+	@$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
+
 lint: $(VENV)/ready
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run .venv/bin/ruff format ."; exit 1; }
@@ -36,4 +49,4 @@ bench: $(VENV)/ready
 	@$(BIN)/python benchmarks/everything.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(OUT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

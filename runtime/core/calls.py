@@ -22,6 +22,14 @@ MAX_REMEMBERED: Final = 16384
 _TOOLKIT: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120  as code objects have it
 _TORCH: Final = os.path.dirname(getattr(find_spec("torch"), "origin", None) or f"{os.sep}no torch{os.sep}") + os.sep  # noqa: PTH120
 
+#: Libraries that call what the user has written, and are no user: the rest of `_TORCH`'s kind, by folder of the installation.
+_SITE: Final = os.path.dirname(os.path.dirname(_TORCH)) + os.sep  # noqa: PTH120
+_LIBRARIES: Final = tuple(
+    f"{_SITE}{name}{os.sep}" for name in ("tensorflow", "keras", "tf_keras", "jax", "jaxlib", "optax")
+)
+#: What TensorFlow makes of the user's functions; it is called from them.
+_GENERATED: Final = "__autograph_generated_file"
+
 #: What code is about.  `user` is anything outside torch and the toolkit, "" code that only hands on.
 _USER: Final = "user"
 _OBJECT: Final = "object"
@@ -201,7 +209,7 @@ def _look_at(code: CodeType) -> str:
 
 def _role_of(code: CodeType) -> str:
     path = code.co_filename
-    if path.startswith((_TOOLKIT, "<frozen ")):
+    if path.startswith((_TOOLKIT, "<frozen ", *_LIBRARIES)) or _GENERATED in path:
         return ""
     if not path.startswith(_TORCH):
         return _USER

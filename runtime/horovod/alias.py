@@ -20,9 +20,14 @@ API_VERSION: Final = "0.28.1"
 
 _OWN: Final = __name__.rpartition(".")[0].rpartition(".")[0]  # tlkit.runtime
 
-#: Modules that stand for others; submodules of `horovod.torch` follow by name.
+#: Modules that stand for others.
 _STANDS_FOR: Final = {
     "horovod.torch": f"{_OWN}.torch",
+    "horovod.tensorflow": f"{_OWN}.tensorflow",
+    # Keras 3 is one library whoever imports it, and tf.keras is another name of it.
+    "horovod.tensorflow.keras": f"{_OWN}.keras",
+    "horovod.keras": f"{_OWN}.keras",
+    "horovod._keras": f"{_OWN}.keras",
     "horovod.common.exceptions": f"{_OWN}.core.errors",
     "horovod.common.elastic": f"{_OWN}.core.elastic",
     "horovod.common.process_sets": f"{_OWN}.horovod.process_sets",
@@ -45,8 +50,20 @@ _EMPTY_PACKAGES: Final = (
     "horovod.runner.elastic",
     "horovod.runner.util",
 )
-_PACKAGES: Final = ("horovod.torch", "horovod.torch.elastic", "horovod.runner")
-_OTHER_BINDINGS: Final = {"tensorflow", "keras", "mxnet", "spark", "ray", "data"}
+_BINDINGS: Final = (
+    "horovod.torch",
+    "horovod.tensorflow.keras",
+    "horovod.tensorflow",
+    "horovod.keras",
+    "horovod._keras",
+)
+"""Submodules of these follow by name; the longer names first."""
+_PACKAGES: Final = (*_BINDINGS, "horovod.torch.elastic", "horovod.runner")
+_OTHER_BINDINGS: Final = {"spark", "ray", "data"}
+_NO_MXNET: Final = (
+    "there is no horovod.mxnet in tlkit: MXNet has ended, and its last releases (1.9.1, 2.0.0b1) cannot be imported with "
+    "NumPy 2; move the model to PyTorch, TensorFlow or JAX"
+)
 _MARK: Final = "__tlkit_alias__"
 
 
@@ -112,13 +129,21 @@ class HorovodAlias(importlib.abc.MetaPathFinder):
         if fullname in _EMPTY_PACKAGES:
             return importlib.machinery.ModuleSpec(fullname, _PackageLoader(self), is_package=True)
         own_name = _STANDS_FOR.get(fullname)
-        if own_name is None and fullname.startswith("horovod.torch."):
-            own_name = f"{_OWN}.torch.{fullname.removeprefix('horovod.torch.')}"
+        if own_name is None:
+            own_name = _below_a_binding(fullname)
         if own_name is None or importlib.util.find_spec(own_name) is None:
             if _is_only_asked():
                 return None
             raise ModuleNotFoundError(_missing(fullname), name=fullname)
         return importlib.machinery.ModuleSpec(fullname, _SameModuleLoader(own_name), is_package=fullname in _PACKAGES)
+
+
+def _below_a_binding(fullname: str) -> str | None:
+    """Our module for one below a framework's, None for others."""
+    for binding in _BINDINGS:
+        if fullname.startswith(f"{binding}."):
+            return f"{_STANDS_FOR[binding]}.{fullname.removeprefix(f'{binding}.')}"
+    return None
 
 
 def _is_only_asked() -> bool:
@@ -131,8 +156,13 @@ def _is_only_asked() -> bool:
 
 def _missing(fullname: str) -> str:
     binding = fullname.split(".")[1]
+    if binding == "mxnet":
+        return _NO_MXNET
     if binding in _OTHER_BINDINGS:
-        return f"tlkit's horovod has no {fullname}: it is for PyTorch (horovod.torch); install Horovod for the rest"
+        return (
+            f"tlkit's horovod has no {fullname}: it is for PyTorch (horovod.torch), TensorFlow (horovod.tensorflow) and Keras "
+            "(horovod.keras); install Horovod for the rest"
+        )
     return f"tlkit's horovod has no {fullname}"
 
 

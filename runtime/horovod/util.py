@@ -6,6 +6,7 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from ..torch.basics import ddl_built as _ddl_built
 from ..torch.basics import rocm_built as _rocm_built
 from ..torch.data_plane import transports
 
-EXTENSIONS: Final = ("torch",)
+EXTENSIONS: Final = ("tensorflow", "torch")
 
 
 def gloo_built(verbose: bool = False) -> bool:  # noqa: FBT001, FBT002  Horovod's signature
@@ -63,9 +64,9 @@ def rocm_built(verbose: bool = False) -> bool:  # noqa: FBT001, FBT002
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:  # noqa: FBT001, FBT002
-    """Whether a framework is supported: PyTorch is."""
+    """Whether a framework is supported and here: PyTorch is, TensorFlow where it is installed."""
     del verbose
-    return ext_base_name == "torch"
+    return ext_base_name == "torch" or (ext_base_name == "tensorflow" and find_spec("tensorflow") is not None)
 
 
 def get_ext_suffix() -> str:

@@ -19,7 +19,16 @@ def describe_build() -> str:
     return "\n\n".join(
         [
             f"tlkit v{__version__} (Horovod v0.28.1 API):",
-            block("Available Frameworks:", [("TensorFlow", False), ("PyTorch", has_torch), ("MXNet", False)]),
+            block(
+                "Available Frameworks:",
+                [
+                    ("TensorFlow", has_torch and find_spec("tensorflow") is not None),
+                    ("PyTorch", has_torch),
+                    ("MXNet", False),
+                    ("Keras", has_torch and find_spec("keras") is not None),
+                    ("JAX", has_torch and find_spec("jax") is not None),
+                ],
+            ),
             block("Available Controllers:", [("MPI", has_mpi), ("Gloo", has_torch)]),
             block(
                 "Available Tensor Operations:",

@@ -1,48 +1,14 @@
 """What the modules of operations share: which reduction is meant, compression, lists of tensors."""
 
-import warnings
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from ..core.arguments import Adasum, Average, Max, Min, Product, Sum, resolve_op
 from ..core.operations import ReduceOp
-from ..core.process_sets import ProcessSet, global_process_set
-from .submission import require_running, start_reductions, synchronize
-
-Average: Final = int(ReduceOp.AVERAGE)
-Sum: Final = int(ReduceOp.SUM)
-Adasum: Final = int(ReduceOp.ADASUM)
-Min: Final = int(ReduceOp.MIN)
-Max: Final = int(ReduceOp.MAX)
-Product: Final = int(ReduceOp.PRODUCT)
-
-_REDUCE_OPS: Final = {int(op): op for op in ReduceOp}
-
-
-def resolve_op(op: int | None, average: bool | None, process_set: ProcessSet = global_process_set) -> ReduceOp:  # noqa: FBT001
-    """The reduction that `op` and the older `average` ask for."""
-    if average is not None:
-        if op is not None:
-            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-        warnings.warn("Parameter `average` has been replaced with `op`", DeprecationWarning, stacklevel=4)
-        return ReduceOp.AVERAGE if average else ReduceOp.SUM
-    if op is None:
-        return ReduceOp.AVERAGE
-    resolved = _REDUCE_OPS.get(op)
-    if resolved is None:
-        raise ValueError(f"op={op} is no reduction: choose hvd.Average, Sum, Min, Max, Product or Adasum")
-    if resolved is ReduceOp.ADASUM:
-        _check_adasum(process_set)
-    return resolved
-
-
-def _check_adasum(process_set: ProcessSet) -> None:
-    if process_set is not global_process_set and process_set.process_set_id != 0:
-        raise NotImplementedError("Adasum does not support non-global process sets at this time.")
-    running = require_running()
-    if running.topology.size & (running.topology.size - 1):
-        raise NotImplementedError("Running Adasum with non-power of 2 ranks is not supported yet.")
+from ..core.process_sets import ProcessSet
+from .submission import start_reductions, synchronize
 
 
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:  # noqa: FBT001
@@ -97,3 +63,20 @@ def reduce_group(
         start_reductions(kind, plain, outputs, name, op, scales, process_set, priority=priority, waits=True)
     )
     return reduced
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "apply",
+    "compress_all",
+    "decompress_all",
+    "handle_average_backwards_compatibility",
+    "plain_tensors",
+    "reduce_group",
+    "resolve_op",
+]

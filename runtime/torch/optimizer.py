@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from .. import instrument
+from ..core.arguments import predivide_scales, settle_groups
 from ..core.process_sets import ProcessSet, global_process_set
 from .adasum_optimizer import AdasumOptimizer
 from .basics import size
@@ -222,13 +223,10 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
     Raises:
         ValueError: an argument makes no sense.
     """
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    predivide_scales(op, gradient_predivide_factor)
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    if num_groups:
-        warnings.warn("Parameter `num_groups` has been replaced by `groups`", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
+    groups = settle_groups(groups, num_groups)
     names = _names(optimizer, named_parameters)
     trained = {parameter: name for parameter, name in names.items() if parameter.requires_grad}
     if op == Adasum and size() > 1:

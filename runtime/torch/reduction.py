@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..core import arguments
 from ..core.calls import GRADIENT, handing_on
 from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet
@@ -50,7 +51,7 @@ class Reduction:
         self._compression = compression
         self._op = op
         self._predivide_factor = predivide_factor
-        self._scales = (1.0 / predivide_factor, predivide_factor) if op == Average else (1.0, 1.0)
+        self._scales = arguments.predivide_scales(op, predivide_factor)
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
         self._group_of = {parameter: group for group in groups for parameter in group}
@@ -251,29 +252,5 @@ class Reduction:
 def resolve_groups(
     groups: int | Sequence[Sequence[torch.Tensor]] | None, parameters: list[torch.Tensor]
 ) -> list[list[torch.Tensor]]:
-    """Groups of parameters that are reduced together.
-
-    Raises:
-        ValueError: `groups` is neither a positive number nor lists of distinct parameters.
-    """
-    if groups is None:
-        return []
-    if isinstance(groups, int):
-        if groups <= 0:
-            raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
-        count = min(groups, len(parameters))
-        share, extra = divmod(len(parameters), count) if count else (0, 0)
-        cut, first = [], 0
-        for number in range(count):
-            last = first + share + (number < extra)
-            cut.append(parameters[first:last])
-            first = last
-        return cut
-    lists = [list(group) for group in groups]
-    flat = [parameter for group in lists for parameter in group]
-    if any(not isinstance(parameter, torch.Tensor) for parameter in flat):
-        raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
-    if len({id(parameter) for parameter in flat}) < len(flat):
-        raise ValueError("A parameter can only appear once in groups.")
-    known = {id(parameter) for parameter in parameters}
-    return [group for group in ([p for p in group if id(p) in known] for group in lists) if group]
+    """Groups of parameters that are reduced together (see `core.arguments.resolve_groups`)."""
+    return arguments.resolve_groups(groups, parameters, torch.Tensor, "torch.Tensor")

@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 _HOOK = "import tlkit.runtime.horovod.hook as h; h.install()\n"
@@ -57,17 +60,28 @@ print(secret.check_digest(key, b"said", secret.compute_digest(key, b"said")), ti
 
 def test_what_is_not_there_says_whose_horovod_this_is() -> None:
     """An import names it; who only asks gets an answer, as of any module."""
-    assert "tlkit's horovod has no horovod.tensorflow: it is for PyTorch" in run_python("import horovod.tensorflow")
+    assert "tlkit's horovod has no horovod.ray: it is for PyTorch" in run_python("import horovod.ray")
+    assert "MXNet has ended" in run_python("import horovod.mxnet")
     assert "tlkit's horovod has no horovod.torch.nothing" in run_python("import horovod.torch.nothing")
     printed = run_python("""
 from importlib.util import find_spec
-print(find_spec("horovod.tensorflow"), find_spec("horovod.torch").name)
+print(find_spec("horovod.ray"), find_spec("horovod.torch").name)
 try:
-    import horovod.keras
+    import horovod.spark
 except ImportError as error:
     print(error.name)
 """)
-    assert printed == "None horovod.torch\nhorovod.keras\n"
+    assert printed == "None horovod.torch\nhorovod.spark\n"
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is not None, reason="TensorFlow is here")
+@pytest.mark.parametrize("module", ["horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras"])
+def test_a_framework_that_is_not_installed_is_named(module: str) -> None:
+    """With what to install."""
+    said = run_python(f"import {module}")
+
+    assert "ImportError" in said
+    assert "which is not installed: pip install 'tlkit[tensorflow]'" in said
 
 
 def test_there_is_no_horovod_without_torch() -> None:
