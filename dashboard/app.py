@@ -62,7 +62,7 @@ def create_app(source: Source, *, host: str = "127.0.0.1", token: str | None = N
         index_string=_INDEX,
     )
     app.layout = lambda: _frame(source)
-    routes.add_routes(app.server, source)
+    routes.add_routes(app.server, source, host=host)
     _add_callbacks(app, source)
 
     protect(app.server, host=host, token=token, cookie="tlkit_token", script_hashes=app.csp_hashes())

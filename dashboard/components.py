@@ -1,6 +1,6 @@
 """The parts that pages are made of.  Everything that comes from a trace is handed over as text, never as markup."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -76,8 +76,12 @@ def empty(heading: str, said: str) -> Component:
     return html.Section([html.H2(heading), html.P(said)], className="card empty")
 
 
-def finding_card(finding: Finding, number: int) -> Component:
-    """A finding: gain, sentence, remedy, and its evidence on demand."""
+def finding_card(finding: Finding, number: int, place: Mapping[str, object] | None = None) -> Component:
+    """A finding: gain, sentence, remedy, and its evidence on demand.
+
+    Args:
+        place: where on the timeline it can be seen (timeline/evidence.py).
+    """
     low, high = finding.gain_interval
     evidence = [(name, value) for name, value in finding.evidence.items()]
     key = f"{text(finding.cause)} {' '.join(map(str, finding.ranks))}"
@@ -93,6 +97,7 @@ def finding_card(finding: Finding, number: int) -> Component:
             ),
             html.P(clean(finding.sentence)),
             html.P(["→ ", clean(finding.remedy)], className="remedy") if finding.remedy else None,
+            html.P(link("See the evidence on the timeline", "timeline", **place)) if place else None,
             # A live page is made anew every second: by its key the script opens it again.
             html.Details([html.Summary("Evidence"), table(("what", "value"), evidence)], **{"data-key": key}),
         ],

@@ -4,7 +4,7 @@ import threading
 from typing import Final
 
 from ..collector.analysis import Analysis
-from .timeline.rows import Rows, make_rows
+from .timeline.run import Run
 
 #: By then the first page is on the screen.
 PREPARE_AFTER_S: Final = 2.0
@@ -25,7 +25,8 @@ class Source:
         """
         self._lock = threading.Lock()
         self._analysis = analysis
-        self._rows: Rows | None = None
+        self._run: Run | None = None
+        self._compared_run: Run | None = None
         self._version = 0
         self._is_preparing = False
         self.compared = compared
@@ -47,27 +48,36 @@ class Source:
         """Show another analysis from now on."""
         with self._lock:
             self._analysis = analysis
-            self._rows = None
+            self._run = None
             self._is_preparing = False
             self._version += 1
 
-    def rows(self) -> Rows:
-        """The rows of the timeline; made when first asked for.
+    def run(self, *, is_compared: bool = False) -> Run:
+        """The run as the timeline shows it; made when first asked for.
+
+        Args:
+            is_compared: the other one.
 
         Raises:
-            LookupError: there is nothing to show yet.
+            LookupError: there is nothing to show yet, or nothing to compare with.
         """
         with self._lock:
+            if is_compared:
+                if self.compared is None:
+                    raise LookupError("there is no run to compare with")
+                if self._compared_run is None or self._compared_run.analysis is not self.compared:
+                    self._compared_run = Run(self.compared)
+                return self._compared_run
             if self._analysis is None:
                 raise LookupError("nothing has been recorded yet")
-            if self._rows is None:
-                self._rows = make_rows(self._analysis.trace)
-            return self._rows
+            if self._run is None:
+                self._run = Run(self._analysis)
+            return self._run
 
     def prepare(self) -> None:
         """Make the rows soon, in the background, so that the timeline page finds them and the first page has gone before."""
-        if self._analysis is not None and self._rows is None and not self._is_preparing:
+        if self._analysis is not None and self._run is None and not self._is_preparing:
             self._is_preparing = True
-            timer = threading.Timer(PREPARE_AFTER_S, self.rows)
+            timer = threading.Timer(PREPARE_AFTER_S, self.run)
             timer.daemon = True
             timer.start()

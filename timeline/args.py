@@ -66,17 +66,27 @@ class FileArgs(Sequence[bytes]):
             return [self[number] for number in range(*row.indices(len(self)))]
         if not 0 <= row < len(self):
             raise IndexError(row)
-        part = bisect_right(self._firsts, row) - 1
+        part, first = self.part_of(row)
         places = self.parts[part][1]
-        start = int(places.starts[row - self._firsts[part]])
-        nbytes = int(places.sizes[row - self._firsts[part]])
+        start = int(places.starts[row - first])
+        nbytes = int(places.sizes[row - first])
         if start == -1:
             return b""
         if start < -1:
             return places.own[-2 - start]
-        return self._read(part, start, nbytes)
+        return self.read(part, start, nbytes)
 
-    def _read(self, part: int, start: int, nbytes: int) -> bytes:
+    def part_of(self, row: int) -> tuple[int, int]:
+        """In which part (`parts`) a row lies, and the first row of the part."""
+        part = bisect_right(self._firsts, row) - 1
+        return part, self._firsts[part]
+
+    def read(self, part: int, start: int, nbytes: int) -> bytes:
+        """Bytes of a part's unpacked file.
+
+        Raises:
+            TraceError: the file cannot be read any more.
+        """
         source = self.parts[part][0]
         try:
             if part not in self._descriptors and part not in self._unpacked:

@@ -70,6 +70,24 @@ def find_blame(graph: Graph) -> pd.DataFrame:
     return _table(graph, path)
 
 
+def find_path(graph: Graph) -> pd.DataFrame:
+    """The critical path itself, in order of time: one row a stretch, which is where the step's time goes at that moment.
+
+    Columns: `rank`, `start_ns`, `end_ns`, `why`, and `operation`, what is waited for in words ("" for own work).
+    """
+    path = _cut(_walk(graph), graph.steps) if graph.steps.count else _Path()
+    table = pd.DataFrame(
+        {
+            "rank": np.array(graph.steps.ranks, dtype=np.int64)[np.array(path.row, dtype=np.int64)],
+            "start_ns": np.array(path.start, dtype=np.int64),
+            "end_ns": np.array(path.end, dtype=np.int64),
+            "why": path.why,
+            "operation": [_name_of(graph, number) if number >= 0 else "" for number in path.operation],
+        }
+    )
+    return table.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
 def blame_of_parts(steps: Steps, breakdown: Breakdown) -> pd.DataFrame:
     """The same table by frontier accounting, for ranks without a common clock."""
     if not steps.count:

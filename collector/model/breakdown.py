@@ -67,6 +67,8 @@ class Breakdown:
     """Whether the parts are times of a device."""
     moments: tuple[dict[str, Intervals], ...] = ()
     """For each rank the moments of every part but the rest (`other`, or `idle` of a device)."""
+    hidden: tuple[Intervals, ...] = ()
+    """For each rank the moments of collectives and fusion under computation."""
 
     @property
     def step_ns(self) -> Matrix:
@@ -89,12 +91,13 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
     shape = steps.start_ns.shape
     parts_ns = {part: np.zeros(shape, dtype=np.int64) for part in PARTS}
     hidden_ns = np.zeros(shape, dtype=np.int64)
-    all_moments = []
+    all_moments, all_hidden = [], []
     spans_of = by_rank(trace.spans)
     for row, rank in enumerate(steps.ranks):
         spans = spans_of.get(rank, trace.spans.iloc[:0])
         moments, hidden = assign_device(spans) if on_device else _assign(spans, knows_compute=knows_compute)
         all_moments.append(moments)
+        all_hidden.append(hidden)
         starts, ends = steps.start_ns[row], steps.end_ns[row]
         for part, intervals in moments.items():
             parts_ns[part][row] = total_within(intervals, starts, ends)
@@ -109,6 +112,7 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
         knows_communication=Category.COLLECTIVE in trace.meta.known_categories,
         on_device=on_device,
         moments=tuple(all_moments),
+        hidden=tuple(all_hidden),
     )
 
 

@@ -15,6 +15,7 @@ from flask import Flask
 from ...timeline.errors import UsageError
 from .bridge import Bridge
 from .connections import HEADER_S, MOST_HEADER_NBYTES, Connection
+from .reachable import shown_host
 
 #: Answers that are under way when the server ends.
 _LAST_ANSWERS_S: Final = 3
@@ -54,7 +55,7 @@ def serve(
     settings = _settings(bridge, certificate)
     listener = _listen(host, port)
     port = listener.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
+    shown = shown_host(host)
     scheme = "http" if certificate is None else "https"
     print(f"{name}: {scheme}://{shown}:{port}/" + (f"?token={shown_token}" if shown_token else ""), flush=True)
     # Whoever ends us gently gets the same end as Ctrl-C: what has been put into temporary folders goes.

@@ -10,6 +10,7 @@ from ...collector.reports import figures
 from ...collector.reports.summary import MIN_SHOWN_GAIN, describe_steps
 from ...timeline.commands import clean
 from ..components import card, finding_card, link, plot
+from ..timeline.evidence import place_of
 from . import View
 
 #: A slider that stands here changes nothing.
@@ -53,7 +54,7 @@ def layout(view: View) -> Any:
                     [
                         link("Look closer", where, rank=guilty),
                         " · ",
-                        link("See it on the timeline", "timeline", rank=guilty),
+                        link("See it on the timeline", "timeline", **place_of(analysis, verdict)),
                     ]
                 ),
             ],
@@ -63,7 +64,13 @@ def layout(view: View) -> Any:
         html.Section(
             [
                 html.H2("Findings, by expected gain"),
-                html.Ol([finding_card(finding, number) for number, finding in enumerate(shown)], className="findings")
+                html.Ol(
+                    [
+                        finding_card(finding, number, place_of(analysis, finding))
+                        for number, finding in enumerate(shown)
+                    ],
+                    className="findings",
+                )
                 if shown
                 else html.P("Nothing that is worth a change."),
             ],

@@ -5,6 +5,7 @@ most of it, and how much of it is covered at all; neighbours that say the same a
 sent themselves.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ class View:
     """Rectangles to draw, one in each position of the arrays."""
 
     row: np.ndarray
-    """int32, from the first row asked for."""
+    """int32: place among the rows asked for."""
     left: np.ndarray
     """float32, in columns."""
     right: np.ndarray
@@ -54,8 +55,11 @@ class View:
         return b"".join(parts)
 
 
-def view(rows: Rows, low_ns: int, high_ns: int, first_row: int, count: int, columns: int) -> View:
-    """What `columns` columns show of rows [first_row, first_row + count) between two times.
+def view(rows: Rows, low_ns: int, high_ns: int, shown: Sequence[int], columns: int) -> View:
+    """What `columns` columns show of some rows between two times.
+
+    Args:
+        shown: the rows, from top to bottom.
 
     Raises:
         ValueError: there is no such stretch or screen.
@@ -64,12 +68,14 @@ def view(rows: Rows, low_ns: int, high_ns: int, first_row: int, count: int, colu
         raise ValueError("a stretch of time and between 1 and 4096 columns are needed")
     parts = []
     left = MOST_RECTANGLES
-    for row in range(max(first_row, 0), min(first_row + count, len(rows))):
+    for place, row in enumerate(shown):
+        if not 0 <= row < len(rows):
+            continue
         part = _row(rows, row, low_ns, high_ns, columns)
         left -= len(part[0])
         if left < 0:
             break
-        parts.append((np.full(len(part[0]), row - first_row, np.int32), *part))
+        parts.append((np.full(len(part[0]), place, np.int32), *part))
     if not parts:
         empty = np.empty(0, np.int32)
         return View(empty, empty.astype(np.float32), empty.astype(np.float32), empty, empty, empty)
@@ -79,10 +85,7 @@ def view(rows: Rows, low_ns: int, high_ns: int, first_row: int, count: int, colu
 def _row(
     rows: Rows, row: int, low_ns: int, high_ns: int, columns: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    begin, end = int(rows.first[row]), int(rows.first[row + 1])
-    first = begin + int(np.searchsorted(rows.end_ns[begin:end], low_ns, side="right"))
-    last = begin + int(np.searchsorted(rows.start_ns[begin:end], high_ns, side="left"))
-    first = min(first, last)
+    first, last = rows.within(row, low_ns, high_ns)
     scale = columns / (high_ns - low_ns)
     left = np.clip((rows.start_ns[first:last] - low_ns) * scale, 0, columns)
     right = np.clip((rows.end_ns[first:last] - low_ns) * scale, 0, columns)

@@ -1,49 +1,89 @@
-"""What the timeline page fetches: rows, rectangles, details of a span, matches of a search, a slice to keep."""
+"""What the timeline page fetches: JSON, or for rectangles bytes.  A question that makes no sense is a 400 with one line."""
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import numpy as np
 from flask import Flask, Response, abort, jsonify, request
 
-from ...collector.reports.palette import COLOURS
+from ...collector.reports.palette import COLOURS, LABELS
+from ...collector.service.guard import is_loopback
+from ...collector.service.reachable import EVERYWHERE, shown_host
 from ...timeline.commands import clean
-from ...timeline.errors import TlkitError
+from ...timeline.errors import TlkitError, UsageError
 from ...timeline.export import write
 from ...timeline.selection import select
 from ..source import Source
-from .lod import SHADES, view
-from .rows import CATEGORIES, Rows
+from . import details, search, tracks
+from .lod import MOST_COLUMNS, SHADES, view
+from .region import Region, summarise
+from .rows import CATEGORIES, ORDER
+from .run import Run
+from .table import MOST_NAME, MOST_PAGE, Question, Table, name_of
 
 #: Rows that are drawn at a time.
 MOST_ROWS: Final = 400
-#: Matches that are sent; all are counted.
-MOST_MATCHES: Final = 2000
-#: Characters of a name, and of args, that are shown.
-MOST_NAME: Final = 400
-MOST_ARGS: Final = 20_000
-#: A longer pattern is no search but an attack.
-MOST_PATTERN: Final = 200
-#: Names are tried one by one: so many at most.
-MOST_NAMES: Final = 200_000
+#: Characters of a list of rows, and ranks in it.
+MOST_LIST: Final = 4000
+#: Spans that a search sends for the canvas to mark; all are counted.
+MOST_MATCHES: Final = 500
+#: A slice is made of so many spans at most.
+MOST_SLICE: Final = 2_000_000
 
 
-def add_routes(server: Flask, source: Source) -> None:
-    """Serve the data of `source`."""
-    server.add_url_rule("/data/rows", "data_rows", lambda: jsonify(_rows(source)))
-    server.add_url_rule("/data/view", "data_view", lambda: _view(source))
-    server.add_url_rule("/data/span", "data_span", lambda: jsonify(_span(source, _integer("number"))))
-    server.add_url_rule("/data/names", "data_names", lambda: jsonify(_names(source)))
-    server.add_url_rule("/data/search", "data_search", lambda: jsonify(_search(source)))
-    server.add_url_rule("/data/slice", "data_slice", lambda: _slice(source))
-    server.add_url_rule("/data/step", "data_step", lambda: jsonify(_step(source)))
+def add_routes(server: Flask, source: Source, *, host: str = "127.0.0.1") -> None:
+    """Serve the data of `source`.
+
+    Args:
+        host: the address that is listened at, for links that others can open.
+    """
+
+    def route(name: str, answer: Callable[[Run], Any]) -> None:
+        def handle() -> Any:
+            try:
+                found = answer(_run(source))
+            except UsageError as error:
+                abort(400, description=str(error))
+            return found if isinstance(found, Response) else jsonify(found)
+
+        server.add_url_rule(f"/data/{name}", f"data_{name}", handle)
+
+    route("rows", lambda run: _rows(source, run))
+    route("view", lambda run: _view(source, run))
+    route("span", lambda run: details.describe(run, _span_number(run)))
+    route("names", _names)
+    route("near", _near)
+    route("edge", lambda run: {"ns": details.edge(run, _integer("row"), _integer("at"), _integer("within"))})
+    route("spans", _spans)
+    route("args", _args)
+    route("region", _region)
+    route("step", _step)
+    route("steps", lambda run: tracks.steps(run, *_window()))
+    route("path", _path)
+    route("counter", _counter)
+    route("slice", _slice)
+    server.add_url_rule("/data/version", "data_version", lambda: jsonify({"version": source.version}))
+    server.add_url_rule("/data/link", "data_link", lambda: jsonify({"base": _base(host)}))
 
 
-def _built(source: Source) -> Rows:
+def _base(host: str) -> str:
+    """Where others find this server: a name for it that is not only this machine's own."""
+    parts = urlsplit(request.host_url)
+    if is_loopback(host) or not (is_loopback(parts.hostname or "") or parts.hostname in EVERYWHERE):
+        return f"{parts.scheme}://{parts.netloc}"
+    return f"{parts.scheme}://{shown_host(host)}" + (f":{parts.port}" if parts.port else "")
+
+
+def _run(source: Source) -> Run:
+    which = request.args.get("run", "")
+    if which not in {"", "0", "1"}:
+        abort(400, description="run has to be 0, or 1 for the run that is compared")
     try:
-        return source.rows()
+        return source.run(is_compared=which == "1")
     except LookupError as error:
         abort(404, description=str(error))
 
@@ -59,157 +99,188 @@ def _integer(name: str, default: int | None = None) -> int:
     return value
 
 
-def _rows(source: Source) -> dict[str, Any]:
-    rows = _built(source)
-    analysis = source.analysis
-    hosts = analysis.trace.meta.hosts if analysis else {}
+def _window() -> tuple[int, int]:
+    low, high = _integer("low"), _integer("high")
+    if high <= low:
+        abort(400, description="high has to be after low")
+    return low, high
+
+
+def _columns() -> int:
+    columns = _integer("columns")
+    if not 1 <= columns <= MOST_COLUMNS:
+        abort(400, description=f"columns has to be between 1 and {MOST_COLUMNS}")
+    return columns
+
+
+def _numbers(name: str, most: int) -> list[int]:
+    """A list like 0-12,15,20-40 of at most so many numbers."""
+    text = request.args.get(name, "")
+    found: list[int] = []
+    for part in text[: MOST_LIST + 1].split(",") if text else ():
+        low, _, high = part.partition("-")
+        if not low.isdigit() or not (high or low).isdigit() or len(low) > 9 or len(high) > 9:  # noqa: PLR2004
+            abort(400, description=f"{name} has to be a list of whole numbers, such as 0-12,15")
+        found += range(int(low), min(int(high or low), int(low) + most) + 1)
+        if len(found) > most or len(text) > MOST_LIST:
+            abort(400, description=f"{name} has too many numbers")
+    return found
+
+
+def _rows(source: Source, run: Run) -> dict[str, Any]:
+    """All that the page has to know of the rows before it draws one."""
+    rows, meta, facts = run.rows, run.trace.meta, run.analysis.facts
+    used, lane = np.unique(rows.lane, return_inverse=True) if len(rows) else (np.empty(0, np.int64), rows.lane)
+    _, low, high = run.steps
     return {
         "version": source.version,
-        "names": [clean(name)[:MOST_NAME] for name in rows.names],
+        "lanes": [clean(rows.lanes[code])[:MOST_NAME] for code in used.tolist()],
+        "lane": lane.tolist(),
+        "kind": rows.kind.tolist(),
+        "kinds": list(map(str, ORDER)),
+        "depth": rows.depth.tolist(),
         "ranks": rows.ranks.tolist(),
-        "hosts": {str(rank): clean(host) for rank, host in hosts.items()},
+        "hosts": {str(rank): clean(host)[:MOST_NAME] for rank, host in meta.hosts.items()},
+        "exposed_ns": {str(rank): ns for rank, ns in run.exposed_ns.items()},
         "end_ns": rows.end_of_all_ns,
+        "first_step_ns": int(low[0]) if len(low) else 0,
+        "last_step_ns": int(high.max()) if len(high) else rows.end_of_all_ns,
         "categories": list(CATEGORIES),
+        "labels": [LABELS.get(name, name).removesuffix(" (exposed)") for name in CATEGORIES],
         "colours": [COLOURS[name] for name in CATEGORIES],
         "shades": SHADES,
+        "counters": tracks.counters(run),
+        "has_path": facts.graph is not None and facts.is_aligned,
+        "is_aligned": facts.is_aligned,
+        "compares": source.compared is not None,
+        "spans": len(run.trace.spans),
+        "args": len(run.trace.raw_args),
     }
 
 
-def _view(source: Source) -> Response:
-    rows = _built(source)
-    low, high = _integer("low"), _integer("high")
-    first, count = _integer("first", 0), _integer("count", 1)
-    try:
-        shown = view(rows, low, high, first, min(count, MOST_ROWS), _integer("columns"))
-    except ValueError as error:
-        abort(400, description=str(error))
+def _view(source: Source, run: Run) -> Response:
+    low, high = _window()
+    shown = view(run.rows, low, high, _numbers("rows", MOST_ROWS), _columns())
     answer = Response(shown.to_bytes(), mimetype="application/octet-stream")
     answer.headers["X-Version"] = str(source.version)
     return answer
 
 
-def _span(source: Source, number: int) -> dict[str, Any]:
-    rows = _built(source)
-    analysis = source.analysis
-    if analysis is None or not 0 <= number < len(analysis.trace.spans):
+def _span_number(run: Run) -> int:
+    number = _integer("number")
+    if not 0 <= number < len(run.trace.spans):
         abort(404, description="there is no such span")
-    trace = analysis.trace
-    span = trace.spans.iloc[number]
-    args = ""
-    if span["args_row"] >= 0:
-        try:
-            args = trace.raw_args[int(span["args_row"])][:MOST_ARGS].decode("utf-8", "replace")
-        except TlkitError as error:
-            args = f"({error})"
+    return number
+
+
+def _names(run: Run) -> dict[str, str]:
+    """Names of some spans, by number."""
+    spans = run.trace.spans
+    numbers = [number for number in _numbers("numbers", MOST_ROWS) if number < len(spans)]
+    names, ranks, starts = spans["name"], spans["rank"].to_numpy(), spans["start_ns"].to_numpy()
     return {
-        "number": number,
-        "row": int(rows.row_of_span[number]),
-        "rank": int(span["rank"]),
-        "lane": clean(str(span["lane"]))[:MOST_NAME],
-        "name": clean(str(span["name"]))[:MOST_NAME],
-        "category": str(span["category"]),
-        "start_ns": int(span["start_ns"]),
-        "dur_ns": int(span["dur_ns"]),
-        "args": clean(args),
-        "flows": _flows(source, int(span["rank"]), int(span["start_ns"]), int(span["dur_ns"]), str(span["category"])),
+        str(number): name_of(str(names.iat[number]), run.step_of(int(ranks[number]), int(starts[number])))
+        for number in numbers
     }
 
 
-def _names(source: Source) -> dict[str, str]:
-    """Names of some spans, by number."""
-    analysis = source.analysis
-    wanted = request.args.get("numbers", "").split(",")[:MOST_ROWS]
-    if analysis is None or not all(text.isdigit() and len(text) < 10 for text in wanted):  # noqa: PLR2004
-        abort(400, description="numbers has to be a list of whole numbers")
-    name = analysis.trace.spans["name"]
-    numbers = [int(text) for text in wanted if int(text) < len(name)]
-    return {str(number): clean(str(name.iat[number])[:MOST_NAME]) for number in numbers}
+def _near(run: Run) -> dict[str, Any]:
+    """The span of a row nearest to a moment, in full."""
+    turn = _integer("turn", 0)
+    number = details.neighbour(run, _integer("row"), _integer("at"), max(min(turn, 1), -1))
+    if number < 0:
+        abort(404, description="there is no span")
+    return details.describe(run, number)
 
 
-def _flows(source: Source, rank: int, start_ns: int, dur_ns: int, category: str) -> list[list[int]]:
-    """Arrows of a collective: from where its tensors were submitted, and to the same collective of the other ranks.
-
-    Each is [rank, time, rank, time].
-    """
-    analysis = source.analysis
-    if analysis is None or category != "collective":
-        return []
-    table = analysis.trace.collectives
-    mine = table[
-        (table["rank"] == rank) & (table["start_ns"] >= start_ns) & (table["start_ns"] < start_ns + max(dur_ns, 1))
-    ]
-    if mine.empty:
-        mine = table[
-            (table["rank"] == rank) & (table["start_ns"] <= start_ns) & (table["start_ns"] + table["dur_ns"] > start_ns)
-        ]
-    if mine.empty or int(mine["seq"].iloc[0]) < 0:
-        return []
-    seq, process_set = int(mine["seq"].iloc[0]), int(mine["process_set"].iloc[0])
-    everywhere = table[(table["seq"] == seq) & (table["process_set"] == process_set)]
-    flows = [
-        [int(row["rank"]), int(row["submitted_ns"]), int(row["rank"]), int(row["start_ns"])]
-        for row in everywhere.to_dict("records")
-        if row["submitted_ns"] >= 0
-    ]
-    here = int(mine["start_ns"].iloc[0])
-    flows += [
-        [rank, here, int(row["rank"]), int(row["start_ns"])]
-        for row in everywhere.to_dict("records")
-        if row["rank"] != rank
-    ]
-    return flows[:MOST_ROWS]
+def _question() -> Question:
+    given = request.args
+    rank, step, category = given.get("rank", ""), given.get("step", ""), given.get("category", "")
+    if category and category not in CATEGORIES:
+        abort(400, description=f"category has to be one of {', '.join(CATEGORIES)}")
+    return Question(
+        wanted=given.get("q", ""),
+        rank=_integer("rank") if rank else None,
+        step=_integer("step") if step else None,
+        window=_window() if "low" in given or "high" in given else None,
+        category=category,
+        order=given.get("order", "start"),
+        descending=given.get("descending", "") == "1",
+    )
 
 
-def _search(source: Source) -> dict[str, Any]:
-    """Spans whose name holds the text, in order of time; /text/ is a regular expression."""
-    _built(source)
-    analysis = source.analysis
-    wanted = request.args.get("q", "")
-    if analysis is None or not wanted:
-        return {"count": 0, "spans": []}
-    if len(wanted) > MOST_PATTERN:
-        abort(400, description=f"a search has at most {MOST_PATTERN} characters")
-    names = analysis.trace.spans["name"].cat.categories[:MOST_NAMES]
-    if len(wanted) > 2 and wanted.startswith("/") and wanted.endswith("/"):  # noqa: PLR2004
-        try:
-            # The engine of Arrow (RE2) takes linear time, whatever the pattern.
-            found = names.astype("string[pyarrow]").str.contains(wanted[1:-1], regex=True)
-        except Exception as error:  # whatever Arrow calls it
-            abort(400, description=f"not a regular expression: {str(error).splitlines()[0][:200]}")
-    else:
-        found = names.astype("string[pyarrow]").str.contains(wanted, regex=False, case=False)
-    codes = np.flatnonzero(np.asarray(found, dtype=bool))
-    spans = analysis.trace.spans
-    chosen = np.isin(spans["name"].cat.codes.to_numpy(), codes)
+def _spans(run: Run) -> dict[str, Any]:
+    """A page of spans; with `marks` the numbers and starts of as many as the canvas can go through."""
+    question, offset, limit = _question(), _integer("offset", 0), _integer("limit", 50)
+    found = Table(run).page(question, offset, limit)
+    return {
+        "count": found.count,
+        "by_rank": {str(rank): count for rank, count in found.by_rank.items()},
+        "offset": offset,
+        "spans": Table(run).describe(found.spans),
+    }
+
+
+def _args(run: Run) -> dict[str, Any]:
+    """Spans by their args, some at a time: `next` is where to go on."""
+    found = search.find_in_args(run, request.args.get("q", ""), _integer("begin", 0))
+    numbers = np.array(found.spans[:MOST_MATCHES], dtype=np.int64)
     rank = request.args.get("rank", "")
-    if rank.isdigit():
-        chosen &= spans["rank"].to_numpy() == int(rank)
-    matches = np.flatnonzero(chosen)
-    starts = spans["start_ns"].to_numpy()[matches]
-    order = matches[np.argsort(starts, kind="stable")]
-    shown = order[:MOST_MATCHES]
-    return {"count": len(order), "spans": shown.tolist(), "start_ns": spans["start_ns"].to_numpy()[shown].tolist()}
+    if rank:
+        numbers = numbers[run.trace.spans["rank"].to_numpy()[numbers] == _integer("rank")]
+    return {
+        "count": len(found.spans) if not rank else len(numbers),
+        "spans": Table(run).describe(numbers[:MOST_PAGE]),
+        "next": found.next,
+        "ratio": found.ratio,
+    }
 
 
-def _step(source: Source) -> dict[str, Any]:
-    """When a step began and ended, over all ranks."""
-    analysis = source.analysis
+def _region(run: Run) -> dict[str, Any]:
+    low, high = _window()
+    rows = tuple(_numbers("rows", len(run.rows))) if "rows" in request.args else None
+    return summarise(run, Region(low, high, rows), request.args.get("by", "name"))
+
+
+def _step(run: Run) -> dict[str, Any]:
+    """When a step began and ended, over all ranks; and which step of the analysed ones is a usual one."""
     number = _integer("number")
-    steps = analysis.facts.steps if analysis is not None else None
-    if steps is None or number not in steps.numbers:
-        abort(404, description=f"there is no step {number} among the analysed ones")
-    column = int(np.flatnonzero(steps.numbers == number)[0])
-    return {"low_ns": int(steps.start_ns[:, column].min()), "high_ns": int(steps.end_ns[:, column].max())}
+    numbers, low, high = run.steps
+    at = np.flatnonzero(numbers == number)
+    if not len(at):
+        abort(404, description=f"there is no step {number}")
+    steps = run.analysis.facts.steps
+    usual = -1
+    if steps.count:
+        job = np.where(steps.numbers == number, np.inf, steps.job_ns.astype(float))
+        usual = int(steps.numbers[int(np.argmin(np.abs(job - float(np.median(steps.job_ns)))))])
+    return {"low_ns": int(low[at[0]]), "high_ns": int(high[at[0]]), "usual": usual}
 
 
-def _slice(source: Source) -> Response:
-    """A stretch of time as a Chrome trace."""
-    _built(source)
-    analysis = source.analysis
-    low, high = _integer("low"), _integer("high")
-    assert analysis is not None
+def _path(run: Run) -> dict[str, Any]:
+    low, high = _window()
+    return {"stretches": tracks.path(run, low, high, _columns())}
+
+
+def _counter(run: Run) -> dict[str, Any]:
+    low, high = _window()
+    columns = _columns()
     try:
-        part = select(analysis.trace, time_ns=(low, high))
+        return {
+            str(number): tracks.counter(run, number, low, high, columns) for number in _numbers("numbers", MOST_ROWS)
+        }
+    except IndexError:
+        abort(404, description="there is no such counter")
+
+
+def _slice(run: Run) -> Response:
+    """A stretch of time as a Chrome trace."""
+    low, high = _window()
+    inside = sum(last - first for first, last in (run.rows.within(row, low, high) for row in range(len(run.rows))))
+    if inside > MOST_SLICE:
+        abort(400, description=f"{inside:,} spans are too many to hand over: zoom in")
+    try:
+        part = select(run.trace, time_ns=(low, high))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "slice.json"
             write(part, path, "chrome")

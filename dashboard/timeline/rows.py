@@ -1,7 +1,8 @@
 """The rows of the timeline page: every lane of every rank, one row for each depth of nesting.
 
 Spans of a row do not overlap, so that both their starts and their ends are sorted, and a stretch of time is found by two binary
-searches.  Built once for a trace; costs a permutation and two sorted columns.
+searches.  Built once for a trace; costs a permutation and two sorted columns.  A wait of the training thread (SYNCHRONIZE) is
+drawn as what it waits for: such a span lies in its row in pieces (waits.py).
 """
 
 from dataclasses import dataclass
@@ -10,37 +11,46 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from ...collector.model.breakdown import PARTS, Breakdown
 from ...timeline.trace import Trace
-from ...timeline.vocabulary import Category, LaneKind
+from ...timeline.vocabulary import LaneKind
+from .waits import Pieces, find_pieces
 
 #: Deeper nesting is drawn into the last row.
 MOST_DEPTH: Final = 12
 #: Lanes of a rank from top to bottom.
-_ORDER: Final = (
+ORDER: Final = (
     LaneKind.STEPS,
     LaneKind.DATA,
     LaneKind.WORKER,
     LaneKind.COMPUTE,
     LaneKind.COMMUNICATION,
-    LaneKind.TENSOR,
     LaneKind.HOST,
     LaneKind.OTHER,
+    LaneKind.TENSOR,
 )
-CATEGORIES: Final = tuple(str(category) for category in Category)
+#: What a rectangle may show: the categories, and `idle` for a wait in which nothing that was recorded goes on.
+CATEGORIES: Final = PARTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
     """All spans of a trace in rows."""
 
-    names: tuple[str, ...]
-    """Of each row: the lane; "" for the deeper rows of a lane."""
+    lanes: tuple[str, ...]
+    """Names of lanes."""
+    lane: np.ndarray
+    """int32[row], of `lanes`."""
+    kind: np.ndarray
+    """int8[row], of ORDER."""
+    depth: np.ndarray
+    """int8[row]: 0 for the first row of a lane."""
     ranks: np.ndarray
     """int32[row]."""
     first: np.ndarray
     """int64[row + 1]: where the spans of each row begin in the arrays below."""
     span: np.ndarray
-    """int32[n]: number of the span in the trace's table."""
+    """int32[n]: number of the span in the trace's table; the same in neighbours that are pieces of one span."""
     start_ns: np.ndarray
     end_ns: np.ndarray
     category: np.ndarray
@@ -49,16 +59,36 @@ class Rows:
     """int32[span]."""
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.lane)
 
     @property
     def end_of_all_ns(self) -> int:
         """When the last span ends."""
-        return int(self.end_ns.max()) if len(self.end_ns) else 0
+        ends = self.end_ns[self.first[1:] - 1] if len(self) else np.zeros(1)
+        return int(ends.max())
+
+    def within(self, row: int, low_ns: int, high_ns: int) -> tuple[int, int]:
+        """Where the spans of a row that reach into a stretch of time lie in the arrays: (first, after the last)."""
+        begin, end = int(self.first[row]), int(self.first[row + 1])
+        first = begin + int(np.searchsorted(self.end_ns[begin:end], low_ns, side="right"))
+        last = begin + int(np.searchsorted(self.start_ns[begin:end], high_ns, side="left"))
+        return min(first, last), last
+
+    def row_of(self, rank: int, kind: LaneKind) -> int:
+        """The first row of a rank's lanes of a kind; of the rank if it has none; -1 without rows of the rank."""
+        mine = np.flatnonzero(self.ranks == rank)
+        if not len(mine):
+            return -1
+        found = mine[self.kind[mine] == ORDER.index(kind)]
+        return int(found[0] if len(found) else mine[0])
 
 
-def make_rows(trace: Trace) -> Rows:
-    """Arrange the spans of a trace."""
+def make_rows(trace: Trace, breakdown: Breakdown | None = None) -> Rows:
+    """Arrange the spans of a trace.
+
+    Args:
+        breakdown: knows what waits are for; None to draw them as they were recorded.
+    """
     spans = trace.spans
     start = spans["start_ns"].to_numpy()
     end = start + spans["dur_ns"].to_numpy()
@@ -66,13 +96,12 @@ def make_rows(trace: Trace) -> Rows:
     # Few lanes, many spans: members in order of lanes first, everything else lane by lane.
     members = np.argsort(lane_of_span, kind="stable")
     bounds = np.searchsorted(lane_of_span[members], np.arange(len(lanes) + 1))
-    names: list[str] = []
-    ranks: list[int] = []
+    described: list[tuple[int, int, int, int]] = []
     first = [0]
     order = np.empty(len(start), dtype=np.int32)
     row_of_span = np.empty(len(start), dtype=np.int32)
     ascending_end = np.empty(len(start), dtype=np.int64)
-    for number, (rank, name) in enumerate(lanes):
+    for number, (rank, kind, lane) in enumerate(lanes):
         begin, stop = int(bounds[number]), int(bounds[number + 1])
         mine = members[begin:stop]
         # Of those that begin together the longest encloses the others.
@@ -82,20 +111,25 @@ def make_rows(trace: Trace) -> Rows:
         mine, depth = mine[by_depth], depth[by_depth]
         order[begin:stop] = mine
         at = begin
-        for level, count in enumerate(np.bincount(depth)):
+        level = 0
+        for count in np.bincount(depth).tolist():
             if not count:
                 continue
-            names.append(name if level == 0 else "")
-            ranks.append(rank)
-            row_of_span[mine[at - begin : at - begin + count]] = len(names) - 1
+            row_of_span[mine[at - begin : at - begin + count]] = len(described)
+            described.append((rank, kind, lane, level))
+            level += 1
             # What overlaps against the rules of nesting would break the binary search.
             ascending_end[at : at + count] = np.maximum.accumulate(end[order[at : at + count]])
             at += int(count)
             first.append(at)
     codes = np.array([CATEGORIES.index(str(name)) for name in spans["category"].cat.categories] or [0], dtype=np.int8)
-    return Rows(
-        names=tuple(names),
-        ranks=np.array(ranks, dtype=np.int32),
+    columns = np.array(described, dtype=np.int64).reshape(len(described), 4)
+    rows = Rows(
+        lanes=tuple(str(name) for name in spans["lane"].cat.categories),
+        lane=columns[:, 2].astype(np.int32),
+        kind=columns[:, 1].astype(np.int8),
+        depth=columns[:, 3].astype(np.int8),
+        ranks=columns[:, 0].astype(np.int32),
         first=np.array(first, dtype=np.int64),
         span=order,
         start_ns=start[order],
@@ -103,26 +137,65 @@ def make_rows(trace: Trace) -> Rows:
         category=codes[spans["category"].cat.codes.to_numpy()[order]],
         row_of_span=row_of_span,
     )
+    pieces = None if breakdown is None else find_pieces(trace, breakdown, CATEGORIES)
+    return rows if pieces is None else _in_pieces(rows, pieces)
 
 
-def _lanes(trace: Trace) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """The lane of each span, and rank and name of the lanes from top to bottom."""
+def _in_pieces(rows: Rows, pieces: Pieces) -> Rows:
+    """The rows with some spans replaced by their pieces."""
+    counts = np.ones(len(rows.row_of_span), dtype=np.int64)
+    counts[pieces.spans] = pieces.counts
+    repeated = counts[rows.span]
+    source = np.repeat(np.arange(len(rows.span)), repeated)
+    after = np.concatenate(([0], np.cumsum(repeated)))
+    start, end, category = rows.start_ns[source], rows.end_ns[source], rows.category[source]
+    # The pieces of the k-th span of `pieces` begin where the row has it.
+    place = np.empty(len(rows.row_of_span), dtype=np.int64)
+    place[rows.span] = after[:-1]
+    begins = np.concatenate(([0], np.cumsum(pieces.counts)[:-1])) if len(pieces.counts) else np.empty(0, np.int64)
+    within = np.arange(int(pieces.counts.sum())) - np.repeat(begins, pieces.counts)
+    at = np.repeat(place[pieces.spans], pieces.counts) + within
+    start[at], end[at], category[at] = pieces.start_ns, pieces.end_ns, pieces.category
+    return Rows(
+        lanes=rows.lanes,
+        lane=rows.lane,
+        kind=rows.kind,
+        depth=rows.depth,
+        ranks=rows.ranks,
+        first=after[rows.first],
+        span=rows.span[source],
+        start_ns=start,
+        end_ns=end,
+        category=category,
+        row_of_span=rows.row_of_span,
+    )
+
+
+def _lanes(trace: Trace) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
+    """The lane of each span; and rank, kind (of ORDER) and name's code of the lanes from top to bottom."""
     spans = trace.spans
-    kinds = [_ORDER.index(LaneKind(str(kind))) for kind in spans["lane_kind"].cat.categories]
+    kinds = [ORDER.index(LaneKind(str(kind))) for kind in spans["lane_kind"].cat.categories]
     names = [str(name) for name in spans["lane"].cat.categories]
     rank = spans["rank"].to_numpy(dtype=np.int64)
     kind, name = spans["lane_kind"].cat.codes.to_numpy(), spans["lane"].cat.codes.to_numpy()
     code, found = pd.factorize((rank * max(len(kinds), 1) + kind) * max(len(names), 1) + name)
     described = [
-        (int(key) // len(names) // len(kinds), kinds[int(key) // len(names) % len(kinds)], names[int(key) % len(names)])
+        (int(key) // len(names) // len(kinds), kinds[int(key) // len(names) % len(kinds)], int(key) % len(names))
         for key in found
     ]
-    # The lives of tensors are many lanes: those of all ranks come after what ranks are compared by.
-    tensor = _ORDER.index(LaneKind.TENSOR)
-    position = sorted(range(len(described)), key=lambda at: (described[at][1] == tensor, described[at]))
+    position = sorted(
+        range(len(described)), key=lambda at: (*described[at][:2], _naturally(names[described[at][2]]), at)
+    )
     place = np.empty(max(len(position), 1), dtype=np.int32)
     place[position] = np.arange(len(position), dtype=np.int32)
-    return place[code], [(described[at][0], described[at][2]) for at in position]
+    return place[code], [described[at] for at in position]
+
+
+def _naturally(name: str) -> tuple[str, int, str]:
+    """So that worker 10 comes after worker 9."""
+    text = name.rstrip("0123456789")
+    number = name[len(text) :]
+    return text, int(number) if 0 < len(number) < 12 else -1, name  # noqa: PLR2004
 
 
 def _depths(start: np.ndarray, end: np.ndarray) -> np.ndarray:

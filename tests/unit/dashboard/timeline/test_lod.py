@@ -53,7 +53,7 @@ def test_every_span_has_one_row_of_its_lane(described: list[tuple[int, str, str,
             if other != index and (r, ln) == (rank, lane) and (s < start or (s == start and d >= dur)) and s + d > start
         )
         if around < MOST_DEPTH:
-            first = next(k for k in range(len(rows)) if rows.ranks[k] == rank and rows.names[k] == lane)
+            first = next(k for k in range(len(rows)) if rows.ranks[k] == rank and rows.lanes[rows.lane[k]] == lane)
             assert rows.row_of_span[index] - first <= around
 
 
@@ -65,7 +65,7 @@ def test_what_is_drawn_is_what_is_there(
     """In every column: something is drawn where a span of the row is, nothing where none is."""
     trace = trace_of(described)
     rows = make_rows(trace)
-    drawn = view(rows, low, low + length, 0, len(rows), columns)
+    drawn = view(rows, low, low + length, range(len(rows)), columns)
     scale = columns / length
     for row in range(len(rows)):
         members = rows.span[rows.first[row] : rows.first[row + 1]]
@@ -91,18 +91,18 @@ def test_a_full_row_costs_what_the_screen_has_and_says_how_full_it_is() -> None:
     """A hundred thousand spans of half the time become a few rectangles of half a shade."""
     described = [(0, "compute", "forward", 10 * k, 5) for k in range(100_000)]
     rows = make_rows(trace_of(described))
-    drawn = view(rows, 0, 1_000_000, 0, 1, 800)
+    drawn = view(rows, 0, 1_000_000, [0], 800)
 
     assert len(drawn) <= 800
     assert set(drawn.shade.tolist()) <= {SHADES // 2, SHADES // 2 + 1}
     assert (drawn.span == -1).all()
-    near = view(rows, 500, 600, 0, 1, 800)
+    near = view(rows, 500, 600, [0], 800)
     assert [described[k][3] for k in near.span] == list(range(500, 600, 10))
 
 
 def test_the_bytes_are_what_the_page_reads() -> None:
     """A count, then six columns of four bytes."""
-    drawn = view(make_rows(trace_of([(0, "compute", "forward", 0, 5)])), 0, 10, 0, 1, 100)
+    drawn = view(make_rows(trace_of([(0, "compute", "forward", 0, 5)])), 0, 10, [0], 100)
     data = drawn.to_bytes()
 
     assert len(data) == 4 + 6 * 4

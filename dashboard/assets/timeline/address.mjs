@@ -1,0 +1,25 @@
+// The state of the page in its address, so that a link shows what somebody sees.
+const NUMBERS = ["from", "to", "scroll", "span", "rank", "step"];
+
+/** What the address asks for; what makes no sense is left out. */
+export function readAddress() {
+  const query = new URLSearchParams(location.search), found = {};
+  for (const name of NUMBERS) if (/^-?\d{1,18}$/.test(query.get(name) || "")) found[name] = +query.get(name);
+  for (const name of ["q", "show", "filter", "sort", "beside", "by", "order", "panel"]) if (query.get(name)) found[name] = query.get(name).slice(0, 200);
+  for (const name of ["ranks", "pinned", "folded", "unfolded", "marks", "region", "regionrows", "open"]) if (query.get(name)) found[name] = query.get(name).slice(0, 1500).split(",");
+  found.path = query.get("path") === "1";
+  return found;
+}
+
+/** Put the state into the address, without a step in the browser's history. */
+export function writeAddress(state) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(state)) {
+    const text = Array.isArray(value) ? value.join(",") : value === true ? "1" : value === false || value === null || value === undefined ? "" : String(value);
+    if (text) query.set(name, text);
+  }
+  history.replaceState(history.state, "", `/timeline?${query}`);
+}
+
+/** The link that others can open: this page's address at a name of the machine that they can reach. */
+export function linkFor(base) { return (base || location.origin) + location.pathname + location.search; }
