@@ -15,6 +15,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 COMMANDS = {
     "tl-run": "tlkit.runtime.launch.options",
     "tl-analyze": "tlkit.collector.commands.analyze",
+    "tl-tune": "tlkit.collector.tuning.cli",
     "tl-diff": "tlkit.collector.commands.diff",
     "tl-trace": "tlkit.timeline.cli",
     "tl-dash": "tlkit.dashboard.cli",

@@ -38,17 +38,23 @@ class ProgressBar:
     def __enter__(self) -> Self:
         return self
 
-    def update(self, done: int, total: int) -> None:
-        """Take note of how much is done."""
+    def update(self, done: int, total: int, what: str | None = None) -> None:
+        """Take note of how much is done.
+
+        Args:
+            done: how much.
+            total: of how much; may change.
+            what: is being done now; None for what was said at the begin.
+        """
         if not self._is_wanted or time.monotonic() - self._started < PATIENCE_S:
             return
         with self._lock:
             if self._bar is None:
-                columns = (TextColumn(self._what), BarColumn(), self._amount)
+                columns = (TextColumn("{task.description}", markup=False), BarColumn(), self._amount)
                 self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
                 self._task = self._bar.add_task(self._what, total=total)
                 self._bar.start()
-            self._bar.update(self._task, completed=done)
+            self._bar.update(self._task, completed=done, total=total, description=what or self._what)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

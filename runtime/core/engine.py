@@ -247,6 +247,15 @@ class Engine:
         finally:
             recorder.end_wait(wait, describe_executed(waiting))
 
+    def change_settings(self, *, fusion_threshold_nbytes: int, cycle_time_s: float) -> None:
+        """Let other values hold from now on; every rank calls it.
+
+        Args:
+            fusion_threshold_nbytes: rank 0 fuses by it; buckets of gradients that are laid out already stay as they are.
+            cycle_time_s: of this rank.
+        """
+        self._control.node.change_settings(fusion_threshold_nbytes, cycle_time_s)
+
     def _header(self) -> ShardHeader:
         topology, welcome = self.topology, self._welcome
         return shard_header(

@@ -24,6 +24,7 @@ from ...timeline.errors import RuntimeFailure, TraceError, UsageError
 from ...timeline.sampled_format import NO_STEP, format_for
 from ...timeline.shard_file import check_base, restart_path, shard_path
 from ...timeline.shard_writer import ShardWriter
+from .. import tuning
 from ..core import engine, logs
 from ..core.config import Config
 from ..core.control.clock_sync import EXCHANGES, SAME_CLOCK, ClockOffset, offset_of, settle
@@ -133,6 +134,7 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
             "torch.distributed.init_process_group(), or hvd.init() if the script uses Horovod's API"
         )
     logs.set_up(rank, os.environ)
+    tuning.begin()
     config = Config.from_environment()
     path = os.fspath(timeline) if timeline is not None else config.timeline_path
     recorder.start_nvtx()

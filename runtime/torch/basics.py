@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...timeline.errors import TlkitError
+from .. import tuning
 from ..core import engine
 from ..core.errors import NOT_INITIALIZED
 from ..core.meeting import Wanted, check_ranks
@@ -52,6 +53,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _add_to(running, sets)
         return
     try:
+        tuning.begin()
         communicator = _communicator_of(comm)
         wanted = _wanted(sets, communicator)
         running = engine.start(TorchBinding, communicator=communicator, wanted=wanted)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from .. import instrument
+from .. import instrument, tuning
 from ..core.arguments import predivide_scales, settle_groups
 from ..core.process_sets import ProcessSet, global_process_set
 from .adasum_optimizer import AdasumOptimizer
@@ -227,6 +227,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     groups = settle_groups(groups, num_groups)
+    wanted = tuning.compression_name()
+    compression = compression if wanted is None else getattr(Compression, wanted)
     names = _names(optimizer, named_parameters)
     trained = {parameter: name for parameter, name in names.items() if parameter.requires_grad}
     if op == Adasum and size() > 1:

@@ -55,6 +55,8 @@ class Desk:
         self.watch = Watch(rank, links, coordinator.receipts, coordinator.name_told_to)
         self.is_holding = False
         """Whether something is ready that is held back."""
+        self.wanted_threshold_nbytes = coordinator.fusion_threshold_nbytes
+        """Set by any thread; holds from the next batch on."""
         self._check_interval_ns = round(min(max(config.stall_warning_s / 4, 0.05), 15.0) * 1e9)
         self._next_check_ns = clock_ns() + self._check_interval_ns
         self._next_warning_ns = 0
@@ -78,6 +80,8 @@ class Desk:
             The cycle time in s that all shall keep from now on, None for no change.
         """
         coordinator = self.coordinator
+        if self.wanted_threshold_nbytes != coordinator.fusion_threshold_nbytes and self._autotuner is None:
+            coordinator.fusion_threshold_nbytes = self.wanted_threshold_nbytes
         # Set before the executor is asked, so that a batch which ends in between wakes the thread.
         self.is_holding = coordinator.has_ready
         if not self.is_holding or self._links.is_congested:

@@ -113,6 +113,12 @@ class Node:
         self.aborted = False
         """Whether the job ended by a failure; the other ranks may be gone then."""
 
+    def change_settings(self, fusion_threshold_nbytes: int, cycle_time_s: float) -> None:
+        """Let other values hold from now on.  Called by any thread: each is one assignment."""
+        self._cycle_time_ns = round(cycle_time_s * 1e9)
+        if self.desk is not None:
+            self.desk.wanted_threshold_nbytes = fusion_threshold_nbytes
+
     @property
     def finished(self) -> bool:
         """Whether there is nothing to do any more."""

@@ -1,0 +1,378 @@
+"""A tuning from its first job to its last: diagnose, try the settings one by one, then those that gain together.
+
+Settings that can change while a job runs are tried in blocks of steps within one job, the others in short jobs.  Either way the
+run as it is and all settings that are still open take turns, in another order each round, so that whatever else happens on the
+machine meets all of them; each round gives each setting one pair of times.  What the diagnosis asks for goes before what only may
+help.
+"""
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Protocol
+
+from ...timeline.errors import TraceError, UsageError
+from ...timeline.trials import Block, Seen
+from ..analysis import Analysis, analyze
+from ..predict.change import all_of
+from .blocks import BLOCK_STEPS, block_times, blocks_of
+from .jobs import Command, JobResult, Jobs
+from .losses import compare
+from .outcome import How, Kept, Together, Tried, best_of_each
+from .settings import SETTINGS, Candidate, known_of, propose
+from .statistics import MIN_PAIRS, estimate, gain_of_pair, warm_up_of
+
+#: Rounds at most; after MIN_PAIRS of them a setting may be decided.
+MAX_ROUNDS: Final = 8
+#: Rounds of blocks before settings that are plainly worse are left out, and after that.
+FIRST_ROUNDS: Final = 2
+MORE_ROUNDS: Final = 5
+#: Of the time that is left, what trying one by one may take; the rest is for all together.
+ONE_BY_ONE_SHARE: Final = 0.65
+#: A job may take so many times as long as the first one, and this much at least.
+PATIENCE: Final = 4.0
+LEAST_PATIENCE_S: Final = 60.0
+#: Together they should reach so much of what the best of them gains alone.
+ENOUGH_OF_BEST: Final = 0.8
+
+Notify = Callable[[str, int, int], None]
+"""What is being done, how many jobs are done, how many there will be."""
+
+
+class Runner(Protocol):
+    """Runs one job after the other (see `Jobs.run`)."""
+
+    def run(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        steps: int,
+        limit_s: float,
+        blocks: Sequence[Block] = (),
+        timeline: Path | None = None,
+        on_look: Callable[[], None] = lambda: None,
+    ) -> JobResult:
+        """Run the command with settings."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wishes:
+    """What the user asks for."""
+
+    command: Command
+    steps: int = 60
+    minutes: float = 10.0
+    names: Sequence[str] = tuple(SETTINGS)
+    allow_lossy: bool = False
+    seed: int = 0
+    folder: Path | None = None
+    """For recordings and outputs; None for a temporary one."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Findings:
+    """What is known so far.  Whole at any moment, so that an interrupted tuning can be reported."""
+
+    analysis: Analysis | None = None
+    seen: Seen | None = None
+    tried: list[Tried] = field(default_factory=list)
+    together: Together | None = None
+    baseline_ns: list[float] = field(default_factory=list)
+    """Mean step of each job without a change."""
+    jobs: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def kept(self, *, allow_lossy: bool) -> list[Tried]:
+        """The settings to use, best first."""
+        best = best_of_each(self.tried, allow_lossy=allow_lossy)
+        if self.together is None or not self.together.candidates:
+            return best
+        chosen = {candidate.label for candidate in self.together.candidates}
+        return [one for one in best if one.candidate.label in chosen]
+
+
+class Session:
+    """One tuning."""
+
+    def __init__(
+        self,
+        wishes: Wishes,
+        notify: Notify = lambda *_: None,
+        clock_s: Callable[[], float] = time.monotonic,
+        make_jobs: Callable[[Command, Path, int], Runner] = Jobs,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            notify: told of progress, several times a second.
+            clock_s: goes by while jobs run.
+            make_jobs: of the command, a folder and the seed, what runs jobs.
+        """
+        self.found = Findings()
+        self._wishes = wishes
+        self._notify = notify
+        self._clock_s = clock_s
+        self._begun_s = clock_s()
+        self._end_s = self._begun_s + 60 * wishes.minutes
+        self._random = random.Random(wishes.seed)  # noqa: S311  the order of trials
+        self._losses: list[list[float | None]] = []
+        self._limit_s = max(60 * wishes.minutes, LEAST_PATIENCE_S)
+        self._job_s = 0.0
+        self._steps = wishes.steps
+        self._planned = 1
+        self._make_jobs = make_jobs
+        self._jobs: Runner | None = None
+
+    def run(self) -> Findings:
+        """Do all of it, or as much as there is time for; an interrupt ends it with what is known.
+
+        Raises:
+            UsageError: the command cannot be tuned: it fails, or counts no steps.
+        """
+        with tempfile.TemporaryDirectory(prefix="tl-tune-") as temporary:
+            folder = self._wishes.folder or Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._jobs = self._make_jobs(self._wishes.command, folder, self._wishes.seed)
+            try:
+                self._diagnose(folder)
+                for is_predicted in (True, False):
+                    tried = [one for one in self.found.tried if (one.candidate.predicted is not None) is is_predicted]
+                    self._in_blocks([one for one in tried if one.candidate.is_live])
+                    self._in_jobs([one for one in tried if one.how is How.NOT])
+                self._all_together()
+            except KeyboardInterrupt:
+                self.found.interrupted = True
+        self.found.seconds = self._clock_s() - self._begun_s
+        return self.found
+
+    # Jobs.
+
+    def _run(self, candidates: Sequence[Candidate], what: str, **how: Any) -> JobResult:
+        """Run one job; `how` are arguments of `Runner.run` that differ from the usual."""
+        assert self._jobs is not None
+        planned = max(self._planned, self.found.jobs + 1)
+
+        def look() -> None:
+            self._notify(what, self.found.jobs, planned)
+
+        look()
+        result = self._jobs.run(candidates, on_look=look, **({"steps": self._steps, "limit_s": self._limit_s} | how))
+        self.found.jobs += 1
+        return result
+
+    def _has_time_for(self, jobs: int, until_s: float) -> bool:
+        return self._clock_s() + jobs * self._job_s <= until_s
+
+    def _baseline(self, what: str) -> JobResult | None:
+        """A job without a change; once more if it fails, and None if it fails again."""
+        for _ in range(2):
+            result = self._run((), what)
+            if not result.failed and len(result.steps_ns):
+                self._losses.append(result.losses)
+                self.found.baseline_ns.append(result.step_ns)
+                return result
+        self.found.notes.append(
+            f"a job without any change failed, so that there is nothing to compare with: {result.why}"
+        )
+        return None
+
+    # The parts.
+
+    def _diagnose(self, folder: Path) -> None:
+        """Record a short run, and choose what to try.
+
+        Raises:
+            UsageError: it fails, or has no steps.
+        """
+        begun_s = self._clock_s()
+        timeline = folder / "diagnosis.json"
+        result = self._run((), "recording a run to diagnose", timeline=timeline)
+        if result.timed_out:
+            raise UsageError(f"{result.why}: give it more time (--minutes) or fewer steps (--steps)")
+        if result.status:
+            raise UsageError(f"the command fails as it is: {result.last_line or f'exit status {result.status}'}")
+        if not result.trials or len(result.steps_ns) < BLOCK_STEPS:
+            raise UsageError(
+                "too few steps were counted: the script has to call hvd.init() or tlkit.instrument() before its loop, step an "
+                f"optimizer of torch in this process, and train for {BLOCK_STEPS + 2} steps at least"
+            )
+        self._job_s = self._clock_s() - begun_s
+        self._limit_s = max(PATIENCE * self._job_s, LEAST_PATIENCE_S)
+        self._losses.append(result.losses)
+        self._steps = min(self._steps, len(result.trials[0].ends_ns))
+        try:
+            analysis = analyze(str(timeline))
+        except TraceError as error:
+            raise UsageError(f"the run was recorded, and its timeline cannot be read: {error}") from error
+        self.found.analysis, self.found.seen = analysis, result.trials[0].seen
+        known = known_of(analysis, result.trials[0].seen, launched_here=self._wishes.command.is_launched_here)
+        candidates = propose(known, self._wishes.names)
+        if not self._wishes.allow_lossy:
+            # What changes results is worth a try only where the diagnosis asks for it.
+            candidates = [one for one in candidates if not one.is_lossy or one.finding is not None]
+        self.found.tried = [Tried(candidate=candidate) for candidate in candidates]
+        self._planned = 1 + MIN_PAIRS * (1 + sum(not one.candidate.is_live for one in self.found.tried))
+
+    def _in_blocks(self, tried: Sequence[Tried]) -> None:
+        """Settings that change while a job runs: a few rounds for all, then more for those that may gain.
+
+        A script that ends before one round does leaves them to jobs.
+        """
+        rounds = FIRST_ROUNDS
+        while left := [one for one in tried if not one.is_decided and len(one.gains) < MAX_ROUNDS]:
+            known = len(left[0].gains)
+            if not self._has_time_for(1, self._end_s):
+                return
+            self._blocks(left, rounds)
+            if len(left[0].gains) == known:
+                return
+            rounds = MORE_ROUNDS
+
+    def _blocks(self, tried: Sequence[Tried], rounds: int) -> None:
+        """One job in which the run as it is and the settings take turns."""
+        warm_up = warm_up_of(self._steps)
+        order: list[Tried | None] = []
+        for _ in range(rounds):
+            turn: list[Tried | None] = [None, *tried]
+            self._random.shuffle(turn)
+            order += turn
+        blocks = blocks_of(order, warm_up)
+        steps = sum(block.steps for block in blocks) + 1
+        limit_s = min(max(self._limit_s, self._limit_s * steps / self._steps), max(self._end_s - self._clock_s(), 30.0))
+        what = "trying " + ", ".join(one.candidate.label for one in tried)
+        result = self._run((), what, steps=steps, blocks=blocks, limit_s=limit_s)
+        if not result.trials:
+            for one in tried:
+                one.failed = result.why
+            return
+        times = block_times(result, warm_up, len(order))
+        losses = compare(self._losses, result.losses)
+        for begin in range(0, len(times) - len(tried), len(tried) + 1):
+            turn = order[begin : begin + len(tried) + 1]
+            taken = dict(zip(map(id, turn), times[begin : begin + len(turn)], strict=True))
+            for one in tried:
+                one.how = How.BLOCKS
+                one.gains.append(gain_of_pair(taken[id(None)], taken[id(one)]))
+                one.losses = losses
+        if result.failed and len(times) <= len(tried):
+            for one in tried:
+                one.failed = result.why
+
+    def _in_jobs(self, tried: Sequence[Tried]) -> None:
+        """Rounds of short jobs; settings that are decided drop out."""
+        if not tried:
+            return
+        until_s = self._clock_s() + ONE_BY_ONE_SHARE * (self._end_s - self._clock_s())
+        fitting = int((until_s - self._clock_s()) / max(self._job_s, 0.1) / MIN_PAIRS) - 1
+        chosen = list(tried[: max(fitting, 1)])
+        for number in range(MAX_ROUNDS):
+            open_ = [one for one in chosen if not one.is_decided]
+            is_first = not number and all(one.how is How.NOT for one in self.found.tried)
+            if not open_ or not (is_first or self._has_time_for(len(open_) + 1, until_s)):
+                return
+            self._planned = self.found.jobs + max(MIN_PAIRS - number, 1) * (len(open_) + 1)
+            if not self._round(open_):
+                return
+
+    def _round(self, tried: Sequence[Tried]) -> bool:
+        """The run as it is and each setting once; False if the former fails."""
+        turn: list[Tried | None] = [None, *tried]
+        self._random.shuffle(turn)
+        before: JobResult | None = None
+        after: list[tuple[Tried, JobResult]] = []
+        for one in turn:
+            if one is None:
+                before = self._baseline("running it as it is")
+                if before is None:
+                    return False
+            else:
+                after.append((one, self._run((one.candidate,), f"trying {one.candidate.label}")))
+        assert before is not None
+        for one, result in after:
+            one.how = How.JOBS
+            if result.failed or not len(result.steps_ns):
+                one.failed = result.why
+                continue
+            one.failed = "" if self._seen_of(one, result) else "not applied: the script makes it before hvd.init()"
+            one.gains.append(gain_of_pair(before.step_ns, result.step_ns))
+            one.losses = compare(self._losses, result.losses)
+        return True
+
+    @staticmethod
+    def _seen_of(one: Tried, result: JobResult) -> bool:
+        """Whether the ranks have seen the setting."""
+        seen = result.trials[0].seen
+        workers = one.candidate.settings.get("loader.workers")
+        if workers is not None and all(str(loader.workers) != workers for loader in seen.loaders):
+            return False
+        return one.candidate.name != "fused-optimizer" or bool(seen.fused)
+
+    def _all_together(self) -> None:
+        """The settings that gain, all at once; one by one fewer while that is worse than the best of them alone."""
+        lossy = self._wishes.allow_lossy
+        kept = best_of_each(self.found.tried, allow_lossy=lossy)
+        while kept:
+            if len(kept) == 1 and kept[0].how is How.JOBS:
+                one = kept[0]
+                self.found.together = Together(
+                    candidates=[one.candidate], predicted=one.candidate.predicted, gains=one.gains, losses=one.losses
+                )
+                return
+            together = self._measure_together(kept)
+            best = max(estimate(one.gains) for one in kept)
+            is_fine = together.is_worth_it and estimate(together.gains) >= ENOUGH_OF_BEST * best
+            if is_fine or not together.gains or not self._has_time_for(2 * MIN_PAIRS, self._end_s):
+                break
+            if len(kept) == 1:
+                kept[0].failed = "what blocks of steps show does not hold for whole jobs"
+                self.found.together = None
+                return
+            dropped = kept.pop()
+            dropped.better = "takes away from the others"
+
+    def _measure_together(self, kept: Sequence[Tried]) -> Together:
+        together = self.found.together = Together(
+            candidates=[one.candidate for one in kept], predicted=self._predicted_together(kept)
+        )
+        pairs: list[tuple[float, float]] = []
+        for number in range(MAX_ROUNDS):
+            if together.is_worth_it or (number and not self._has_time_for(2, self._end_s)):
+                break
+            self._planned = self.found.jobs + 2 * max(MIN_PAIRS - number, 1)
+            order = [False, True] if number % 2 else [True, False]
+            results = {}
+            for with_them in order:
+                candidates = together.candidates if with_them else ()
+                what = "trying " + " + ".join(one.label for one in candidates) if with_them else "running it as it is"
+                results[with_them] = self._run(candidates, what)
+            before, after = results[False], results[True]
+            if before.failed or not len(before.steps_ns):
+                continue
+            self._losses.append(before.losses)
+            self.found.baseline_ns.append(before.step_ns)
+            if after.failed or not len(after.steps_ns):
+                together.failed = after.why
+                break
+            pairs.append((before.step_ns, after.step_ns))
+            together.gains.append(gain_of_pair(before.step_ns, after.step_ns))
+            together.losses = compare(self._losses, after.losses)
+            together.steps_ns = (median(a for a, _ in pairs), median(b for _, b in pairs))
+        return together
+
+    def _predicted_together(self, kept: Sequence[Tried]) -> float | None:
+        """By replay with the remedies of all findings that ask for these settings."""
+        analysis = self.found.analysis
+        found = {id(one.candidate.finding): one.candidate.finding for one in kept}
+        outcomes = [finding.outcome for finding in found.values() if finding is not None]
+        if analysis is None or analysis.facts.replay is None or not outcomes:
+            return None
+        return analysis.facts.outcome(all_of([outcome.change for outcome in outcomes if outcome is not None])).gain
+
+
+__all__ = ["Findings", "Kept", "Session", "Wishes"]
