@@ -1,8 +1,10 @@
 """What the commands share: how they take arguments, and how they end."""
 
 import argparse
+import difflib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,12 +16,44 @@ from .errors import TlkitError, UsageError
 BROKEN_PIPE_STATUS: Final = 141
 
 
+#: What argparse says of flags and choices that it does not know.
+_UNRECOGNIZED: Final = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
+_INVALID_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
 class Parser(argparse.ArgumentParser):
     """Raises instead of leaving, so that wrong usage is an error like any other."""
 
     def error(self, message: str) -> Any:
-        """Raises UsageError."""
-        raise UsageError(f"{message}; {self.prog} --help shows what there is")
+        """Raises UsageError, with what a mistyped flag or command may have meant."""
+        meant = _meant(self, message)
+        raise UsageError(f"{message}; {meant or f'{self.prog} --help shows what there is'}")
+
+
+def _meant(parser: argparse.ArgumentParser, message: str) -> str:
+    """`did you mean --what-if?` for what argparse says of words that it does not know; "" where nothing is near."""
+    unknown = _UNRECOGNIZED.fullmatch(message)
+    choice = _INVALID_CHOICE.search(message)
+    if unknown is not None:
+        words = [word.partition("=")[0] for word in unknown[1].split() if word.startswith("-")]
+        known = [flag for flag in _flags(parser) if flag.startswith("-")]
+    elif choice is not None:
+        words, known = [choice[1]], re.findall(r"[\w.-]+", choice[2])
+    else:
+        return ""
+    near = [close[0] for word in words if (close := difflib.get_close_matches(word, known, n=1, cutoff=0.7))]
+    return f"did you mean {' '.join(near)}?" if near else ""
+
+
+def _flags(parser: argparse.ArgumentParser) -> list[str]:
+    """Every flag of a command and of its commands, but for those that its help does not show."""
+    found: list[str] = []
+    for action in parser._actions:  # noqa: SLF001  argparse has no other way to its arguments
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            found += [flag for command in action.choices.values() for flag in _flags(command)]
+        elif action.help != argparse.SUPPRESS:
+            found += action.option_strings
+    return found
 
 
 class _PrintCompletion(argparse.Action):

@@ -1,6 +1,7 @@
 """The jobs of a tuning: the user's command with other settings, started as a process and stopped if it takes too long."""
 
 import contextlib
+import ctypes
 import os
 import shlex
 import signal
@@ -32,6 +33,9 @@ from .statistics import step_times, warm_up_of
 
 #: How long a job has to end after it was asked to.
 GRACE_S: Final = 15.0
+#: Of linux/prctl.h.
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 #: How often it is looked at.
 _LOOK_S: Final = 0.1
 #: What a trial does without: recording costs time, and somebody else's tuning changes what is measured.
@@ -174,7 +178,7 @@ class Jobs:
         if timeline is not None:
             environment["HOROVOD_TIMELINE"] = str(timeline)
         line = self.command.line(mpi=any(candidate.mpi for candidate in candidates))
-        begun_s = time.monotonic()
+        begun_s, parent = time.monotonic(), os.getpid()
         with (folder / "output.txt").open("wb") as output:
             try:
                 process = subprocess.Popen(  # noqa: S603  running the user's command is the purpose
@@ -184,6 +188,7 @@ class Jobs:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    preexec_fn=lambda: _end_with(parent),  # noqa: PLW1509  two plain system calls
                 )
             except OSError as error:
                 raise UsageError(f"cannot start {line[0]}: {error.strerror}") from error
@@ -198,6 +203,15 @@ class Jobs:
             wall_s=time.monotonic() - begun_s,
             timed_out=timed_out,
         )
+
+
+def _end_with(parent: int) -> None:
+    """Have this process asked to end when `parent` is gone, even if that was killed: a job shall not outlive its tuning."""
+    if _LIBC is None:
+        return
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it is gone already
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _of_one_job(trials: list[RankTrial]) -> list[RankTrial]:

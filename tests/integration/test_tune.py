@@ -18,7 +18,10 @@ from tlkit.timeline.trials import Block
 from .ranks import REPOSITORY
 
 SAMPLE = ("python", "samples/untuned.py", "--channels", "4", "--batch-size", "4")
-LIMIT_S = 150.0
+LIMIT_S = 250.0
+
+#: A job starts several interpreters, which takes its time on a busy machine.
+pytestmark = pytest.mark.timeout(600)
 
 
 def environment() -> dict[str, str]:
@@ -47,7 +50,6 @@ def test_settings_reach_a_script_that_knows_nothing_of_them(tmp_path: Path) -> N
         value="",
         settings={
             "loader.workers": "1", "loader.prefetch": "3", "loader.persistent": "1", "optimizer.fused": "1",
-            "torch.threads": "2",
         },
         environment={"HOROVOD_FUSION_THRESHOLD": "1000"},
         script="",
@@ -63,8 +65,8 @@ def test_settings_reach_a_script_that_knows_nothing_of_them(tmp_path: Path) -> N
     seen, plain = after.trials[1].seen, before.trials[1].seen
     (loader,) = seen.loaders
     assert (loader.workers, loader.prefetch, loader.persistent, loader.epochs) == (1, 3, True, 1)
-    assert (seen.fused, seen.threads, seen.fusion_threshold_nbytes) == (True, 2, 1000)
-    assert (plain.fused, plain.threads, plain.loaders[0].workers) == (False, 1, 0)
+    assert (seen.fused, seen.fusion_threshold_nbytes) == (True, 1000)
+    assert (plain.fused, plain.fusion_threshold_nbytes, plain.loaders[0].workers) == (False, 128 << 20, 0)
     assert (plain.runtime, plain.transport, plain.local_size, plain.optimizer) == ("hvd", "gloo", 2, "SGD")
 
 
@@ -74,6 +76,7 @@ from tlkit.runtime.core import engine
 hvd.init()
 model = torch.nn.Linear(4, 4)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+torch.set_num_threads(1)
 seen = []
 for step in range(30):
     optimizer.zero_grad()
@@ -103,6 +106,18 @@ def test_settings_change_between_blocks_while_the_job_runs(tmp_path: Path) -> No
     assert seen[3] == usual
     assert seen[6] == seen[13] == [2, 3_000_000, 4096]
     assert seen[17] == seen[29] == usual
+    assert {trial.seen.threads for trial in result.trials} == {1}
+
+
+def test_threads_that_are_set_from_outside_stay(tmp_path: Path) -> None:
+    """Whatever the script says."""
+    script = tmp_path / "script.py"
+    script.write_text(SETTINGS_OF_STEPS)
+    threads = Candidate(name="threads", value="3", settings={"torch.threads": "3"}, script="")
+    result = run(tmp_path / "job", ("python", str(script)), threads, np=None)
+
+    assert not result.failed, result.why
+    assert [trial.seen.threads for trial in result.trials] == [3]
 
 
 DDP = """
@@ -139,7 +154,6 @@ def test_ddp_is_tuned_as_well_and_a_script_without_end_is_stopped(tmp_path: Path
     assert (before.fused, after.fused, after.optimizer) == (False, True, "AdamW")
 
 
-@pytest.mark.timeout(400)
 def test_a_short_tuning_ends_in_a_table_and_json(tmp_path: Path) -> None:
     """With the time of one round it can promise nothing, and says so; nothing is printed beside the report."""
     report = tmp_path / "tuning.json"
@@ -147,7 +161,7 @@ def test_a_short_tuning_ends_in_a_table_and_json(tmp_path: Path) -> None:
         sys.executable, "-m", "tlkit.collector.tuning.cli", "-np", "2", "--steps", "20", "--minutes", "0.02",
         "--only", "workers", "--json", str(report), "--folder", str(tmp_path / "kept"), *SAMPLE, "--read-ms", "40",
     ]  # fmt: skip
-    ended = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=380, check=False)
+    ended = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=550, check=False)
 
     assert ended.returncode == 0, ended.stderr
     assert "pairs are too few to tell" in ended.stdout
