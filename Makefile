@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := demo-output
 
-.PHONY: demo test test-frameworks lint docs bench clean
+.PHONY: demo test test-frameworks lint docs bench gpu clean
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py timeline/scanning/native.c $(wildcard timeline/recording/*.[ch])
@@ -47,6 +47,9 @@ docs: $(VENV)/ready
 
 bench: $(VENV)/ready
 	@$(BIN)/python benchmarks/everything.py $(BENCH)
+
+gpu: $(VENV)/ready
+	@$(BIN)/python benchmarks/gpu.py $(GPU)
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORKS) $(OUT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
