@@ -23,7 +23,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch
     keep(hvd.allreduce(x, op=hvd.Sum, name=f"sum.{dtype}"), hvd.allreduce(x, op=hvd.Max, name=f"max.{dtype}"))
     keep(hvd.allgather(x[: 300 + 200 * rank].contiguous(), name=f"gather.{dtype}"))
     keep(hvd.broadcast(x, 1, name=f"broadcast.{dtype}"), hvd.reducescatter(x, op=hvd.Sum, name=f"scatter.{dtype}"))
-    keep(*hvd.alltoall(x, torch.tensor([400 + 100 * rank, 600 - 100 * rank]), name=f"all.{dtype}"))
+    keep(*hvd.alltoall(x, torch.tensor([400 + 100 * rank, 600 - 100 * rank], dtype=torch.int32), name=f"all.{dtype}"))
 keep(*hvd.grouped_allreduce([torch.full((n,), float(rank + n), device=device) for n in (0, 1, 1000)], op=hvd.Sum))
 for process_set, mine in ((even, 0), (odd, 1)):
     if rank == mine:
