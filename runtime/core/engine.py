@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ...timeline import recorder
+from ...timeline.errors import RuntimeFailure
 from ...timeline.shard_format import Call, ShardHeader
 from . import calls, elastic_client, logs
 from .addresses import own_address
@@ -87,7 +88,7 @@ class Engine:
             raise
 
     def _begin(self, launched: Launched, joined: Joined) -> None:
-        """Connect what moves the bytes, and start the control plane."""
+        """Start the control plane, and connect what moves the bytes."""
         binding, config, welcome = self._binding, self.config, joined.welcome
         self.hosts = tuple(welcome.hosts)
         self.topology = Topology.build(launched, self.hosts, tuple(welcome.local_ranks))
@@ -104,10 +105,7 @@ class Engine:
         self.process_sets: dict[int, tuple[int, ...]] = sets
         """Global ranks of every process set of the job, by id."""
         self._executor = Executor(self.completions, binding, self._open_group)
-        for number, ranks in sets.items():
-            group = self._open_group(number, ranks)
-            if group is not None:
-                self._executor.groups[number] = group
+        self._executor.on_abort = joined.store.give_up
         coordinator = None
         if launched.rank == 0:
             coordinator = Coordinator(
@@ -141,6 +139,14 @@ class Engine:
         self.timeline = RankTimeline(config, binding, control, self._header)
         """What is recorded of this rank."""
         control.start()
+        # While the control plane serves already, which hears of ranks that are gone.
+        try:
+            self._executor.connect(sets)
+        except RuntimeFailure as error:
+            raise RuntimeFailure(control.fail_start(str(error))) from error
+        except BaseException as error:
+            control.fail_start(f"rank {launched.rank} was interrupted by {type(error).__name__} while it started")
+            raise
 
     def _open_group(self, number: int, ranks: Sequence[int]) -> Group | None:
         """Connect the ranks of a process set; None if this rank is not one of them.  Called in the same order by all ranks."""
@@ -189,6 +195,11 @@ class Engine:
     def is_forked(self) -> bool:
         """Whether this process is a copy of the one that has called `init`."""
         return isinstance(self.control, Forked)
+
+    def warn_if_forked(self) -> None:
+        """Say in a process that is a copy of the one that has called `init` that to call it again changes nothing."""
+        if isinstance(self.control, Forked):
+            _log.warning("hvd.init() has no effect here: %s", self.control.why)
 
     def refuse_if_forked(self) -> None:
         """Raise in a process that is a copy of the one that has called `init`.

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...timeline import recorder
@@ -44,6 +44,7 @@ class Executor:
         self._queue: deque[Batch] = deque()
         self._changed = threading.Condition()
         self._busy = False
+        self._connecting = False
         self._stopping = False
         self._aborted: str | None = None
         self._worker = 0
@@ -56,6 +57,8 @@ class Executor:
         """How many batches were begun since the start."""
         self.on_progress: Callable[[], None] = lambda: None
         """Called when a batch begins or ends."""
+        self.on_abort: Callable[[str], None] = lambda _: None
+        """Called with the reason when everything is to fail."""
         self.on_failure: Callable[[str, Sequence[Entry]], None] = lambda _, __: None
         """Called with the reason when the transport fails, and with what is not finished because of it."""
         self._in_flight = InFlight(self._conclude_on_device, self._progressed)
@@ -63,8 +66,8 @@ class Executor:
 
     @property
     def load(self) -> int:
-        """Batches queued or under way."""
-        return len(self._queue) + self._busy + len(self._in_flight)
+        """Batches queued or under way; to connect the first process sets counts as one."""
+        return len(self._queue) + self._busy + self._connecting + len(self._in_flight)
 
     @property
     def is_executing_here(self) -> bool:
@@ -79,6 +82,24 @@ class Executor:
     def start(self) -> None:
         """Begin to execute."""
         self._thread.start()
+
+    def connect(self, sets: Mapping[int, Sequence[int]]) -> None:
+        """Connect the ranks of the process sets that the job begins with, by id.
+
+        Raises:
+            RuntimeFailure: they cannot be reached, or the job has ended meanwhile.
+        """
+        self._connecting = True
+        try:
+            for number, ranks in sets.items():
+                group = self._open_group(number, ranks)
+                if group is not None:
+                    self.groups[number] = group
+        finally:
+            with self._changed:
+                self._connecting = False
+                self._changed.notify_all()
+            self.on_progress()
 
     def put(self, response: Response, entries: Sequence[Entry], negotiated_ns: int, *, notify: bool = True) -> None:
         """Queue a batch.
@@ -125,12 +146,13 @@ class Executor:
             self._queue.clear()
         for batch in dropped:
             self._completions.finish(batch.entries, reason)
+        self.on_abort(reason)
 
     def is_idle_within(self, timeout_s: float) -> bool:
         """Whether nothing is under way, or will not be before long."""
         began_s = time.monotonic()
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._busy, timeout_s):
+            if not self._changed.wait_for(lambda: not (self._busy or self._connecting), timeout_s):
                 return False
         return self._in_flight.wait(left_of(timeout_s, began_s))
 

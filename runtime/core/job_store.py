@@ -42,6 +42,8 @@ class JobStore:
         self._connection = connection
         self._server = server
         self._lock = threading.Lock()
+        self.given_up = ""
+        """Why nobody waits for a key any more; "" while somebody may."""
 
     @staticmethod
     def serve(connections: Sequence[socket.socket]) -> "JobStore":
@@ -62,10 +64,12 @@ class JobStore:
 
         Raises:
             TimeoutError: nobody has, within `timeout_s`.
-            RuntimeFailure: rank 0 is gone.
+            RuntimeFailure: rank 0 is gone, or it was given up.
         """
         deadline = time.monotonic() + timeout_s
         while True:
+            if self.given_up:
+                raise RuntimeFailure(self.given_up)
             found, value = self._ask(_Ask.GET, key)
             if found:
                 return value
@@ -93,6 +97,10 @@ class JobStore:
                 return bool(found), _receive(self._connection, nbytes)
         except OSError as error:
             raise RuntimeFailure(f"rank 0 keeps no keys any more ({error}): look at its output") from error
+
+    def give_up(self, reason: str) -> None:
+        """Whoever waits for a key, or for what other ranks were to make of it, waits in vain."""
+        self.given_up = self.given_up or reason
 
     def leave_in_child(self) -> None:
         """In a forked process: hold no connection of the parent's, whose death the others shall see."""

@@ -92,7 +92,7 @@ class RankTimeline:
         writer = ShardWriter(target, header, make_format=format_for(self._config.sampling), keep=keep)
         writer.pending = self._control.member.pending
         flight = self._flight = Flight(folder, writer, header.rank, self._control.raise_alarm)
-        self._control.node.on_alarm = flight.set_aside
+        self._control.node.alarms.on_alarm = flight.set_aside
         self._start_sampling(header.local_rank)
 
     def raise_alarm(self, why: str) -> bool:

@@ -261,6 +261,7 @@ def _end_with(workers: Workers, ranks: Sequence[Rank]) -> int:
         # What was ignored stays so: nohup asks for that.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _: workers.stop(received))
+    signal.signal(signal.SIGUSR2, lambda *_: workers.ask_recorder())
     try:
         workers.start(ranks)
     except OSError as error:

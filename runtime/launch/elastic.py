@@ -89,6 +89,7 @@ class ElasticJob:
         """Run the job to its end; returns its exit status."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda received, _: self._workers.stop(received))
+        signal.signal(signal.SIGUSR2, lambda *_: self._workers.ask_recorder())
         self._reception = Reception(self._secret, self._run_id, self._hear)
         try:
             return self._loop()

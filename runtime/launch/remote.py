@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from .forwarding import ask_one
 from .guardian import Guardian
 from .workers import die_with
 
@@ -57,6 +58,7 @@ def main() -> int:
     guardian.watch(process.pid)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: _signal(process, received))
+    signal.signal(signal.SIGUSR2, lambda *_: ask_one([process.pid]))
     threading.Thread(target=_end_with_connection, args=(process,), daemon=True).start()
     code = process.wait()
     guardian.dismiss()

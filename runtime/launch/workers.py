@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from ...timeline.errors import UsageError
+from .forwarding import ask_one
 from .guardian import GRACE_S, Guardian
 from .output import LinePrefixer, RankStream, Sink
 
@@ -181,6 +182,13 @@ class Workers:
         self._is_impatient = bool(self._stop_signal)
         self._stop_signal = self._stop_signal or signal_number
         self._signal_all(signal.SIGKILL if self._is_impatient else signal_number, again=self._is_impatient)
+
+    def ask_recorder(self) -> None:
+        """Have the flight recorders set aside what they have.  Called by a signal handler."""
+        if not ask_one([worker.process.pid for worker in self._alive]):
+            os.write(
+                2, b"tl-run: SIGUSR2: no rank on this host has a flight recorder (HOROVOD_FLIGHT_RECORDER=FOLDER)\n"
+            )
 
     def wait(self) -> int:
         """Pass on output until all ranks have ended.

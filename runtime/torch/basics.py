@@ -48,6 +48,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     sets: list[ProcessSet] = list(process_sets or ())
     running = engine.current()
     if running is not None:
+        running.warn_if_forked()
         if is_dynamic:
             running.config = replace(running.config, dynamic_process_sets=True)
         _add_to(running, sets)

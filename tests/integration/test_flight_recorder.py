@@ -4,12 +4,13 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 from tlkit.timeline import open_trace
 from tlkit.timeline.flight import RECORDING, WHY
 
-from .ranks import finish_ranks, start_ranks
+from .ranks import environment_of, finish_ranks, start_ranks
 
 TRAIN = """
 hvd.init()
@@ -153,3 +154,60 @@ def test_beside_a_timeline_there_is_no_flight_recorder(tmp_path: Path) -> None:
         assert result.answer is False
 
     assert folders(tmp_path) == ["t.json", "t.rank1.json"]
+
+
+def test_a_signal_to_the_launcher_is_one_rank_s(tmp_path: Path) -> None:
+    """SIGUSR2 sent to `tl-run` does not end it: all recordings are set aside, once, behind a shell, too."""
+    base = tmp_path / "flight"
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time, torch\nimport tlkit.runtime.torch as hvd\n"
+        + TRAIN
+        + f"""
+base = {str(base)!r}
+hvd.barrier()
+if hvd.rank() == 0:
+    print("TRAINING", flush=True)
+while not os.path.exists(base + "/enough"):
+    train(5)
+    hvd.barrier()
+    if hvd.rank() == 0 and any(name.startswith("001") for name in os.listdir(base)):
+        open(base + "/enough", "w").close()
+    hvd.barrier()
+train(5)
+"""
+    )
+    process = subprocess.Popen(
+        ["tl-run", "-np", "2", "sh", "-c", f"{sys.executable} {script}; exit $?"],
+        env=environment_of(0, 1, 0) | {"HOROVOD_FLIGHT_RECORDER": str(base)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGUSR2)
+    _, stderr = process.communicate(timeout=90)
+
+    assert "TRAINING" in line
+    assert process.returncode == 0, stderr
+    assert folders(base) == ["001-signal", "enough"]
+    assert open_trace(base / "001-signal").meta.ranks == (0, 1)
+
+
+def test_a_signal_to_the_launcher_of_ranks_that_do_not_record_ends_nothing() -> None:
+    """It is said that nobody waits for it."""
+    process = subprocess.Popen(
+        ["tl-run", "-np", "1", "sh", "-c", "echo ready; sleep 1"],
+        env=environment_of(0, 1, 0),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGUSR2)
+    _, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    assert "SIGUSR2: no rank on this host has a flight recorder" in stderr

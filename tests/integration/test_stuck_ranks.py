@@ -130,6 +130,7 @@ def test_a_forked_process_is_told_that_it_is_no_rank() -> None:
         hvd.allreduce(torch.ones(2), name="a")
         reading, writing = os.pipe()
         if os.fork() == 0:
+            hvd.init()
             said = [f"{hvd.rank()} of {hvd.size()}"]
             for call in (lambda: hvd.allreduce(torch.ones(2), name="a"), hvd.barrier):
                 try:
@@ -147,6 +148,8 @@ def test_a_forked_process_is_told_that_it_is_no_rank() -> None:
         """,
     )
     assert [result.answer for result in results] == [[f"{rank} of 2", True, True, 2.0] for rank in range(2)]
+    for result in results:
+        assert "hvd.init() has no effect here: process" in result.stderr
 
 
 def test_a_death_is_heard_of_while_a_forked_process_lives() -> None:

@@ -135,7 +135,8 @@ class SimulatedRank:
         self._opened = 0
         self._waiting = 0
         self._finished_ns = 0
-        self._gave_up = False
+        self.gave_up = False
+        """Has ended before what was agreed on was done."""
         self._next_wake_ns = -1
         self._writing: set[int] = set()
         channels = {other: Channel(end) for other, end in sockets.items()}
@@ -245,7 +246,7 @@ class SimulatedRank:
 
     def _give_up(self) -> None:
         if not self.node.finished and not self.dead:
-            self._gave_up = True
+            self.gave_up = True
             self.node.departure.finished = True
             self.wake()
 
@@ -254,6 +255,11 @@ class SimulatedRank:
         self.dead = True
         for end in self.sockets.values():
             end.close()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether collectives fail that need it: it has cut its connections."""
+        return self.dead or self.node.aborted or self.gave_up
 
     @property
     def is_over(self) -> bool:
@@ -319,13 +325,16 @@ class SimulatedRank:
 
     def _leave(self) -> None:
         """As the control plane does: the last words go out first, for as long as a second."""
-        if not self.links.ranks:
-            return
-        self.node.end()
         if not self._finished_ns:
             self._finished_ns = self.world.now_ns
-            if self.executor.load and not self.node.aborted and not self._gave_up and not self.world.something_happened:
-                self.world.fault(f"rank {self.rank} leaves before it has done what was agreed on")
+            self.node.end()
+            if self.executor.load and not self.node.aborted:
+                if not self.gave_up and not self.world.something_happened:
+                    self.world.fault(f"rank {self.rank} leaves before it has done what was agreed on")
+                self.executor.abort(self.member.closed or "the runtime has ended")
+                self.gave_up = True
+        if not self.links.ranks:
+            return
         for end in self.sockets.values():
             self.links.flush(end.fileno())
         if self.links.has_backlog and self.world.now_ns < self._finished_ns + 10**9:

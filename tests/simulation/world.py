@@ -90,7 +90,7 @@ class Meeting:
     def has_lost_a_member(self) -> bool:
         """Whether somebody who has to come is dead, or has given up."""
         ranks = self._world.ranks
-        return any(ranks[rank].dead or ranks[rank].node.aborted for rank in self._group.ranks)
+        return any(ranks[rank].is_lost for rank in self._group.ranks)
 
     def fail(self) -> None:
         """Somebody will never come."""
@@ -231,7 +231,7 @@ class World:
 
     def _lose_members(self) -> None:
         """Collectives of ranks that are gone fail, a while later."""
-        gone = sum(rank.dead or rank.node.aborted for rank in self.ranks)
+        gone = sum(rank.is_lost for rank in self.ranks)
         if gone != self._gone:
             self._gone = gone
             for meeting in self._meetings.values():

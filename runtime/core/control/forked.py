@@ -18,7 +18,8 @@ class Forked:
         """
         self.member = member
         self.aborted = False
-        self._why = why
+        self.why = why
+        """What whoever asks is told."""
 
     def submit(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse.
@@ -26,7 +27,7 @@ class Forked:
         Raises:
             HorovodInternalError: always.
         """
-        raise HorovodInternalError(self._why)
+        raise HorovodInternalError(self.why)
 
     def wait(self, *_: Any) -> NoReturn:
         """Refuse.
@@ -34,4 +35,4 @@ class Forked:
         Raises:
             HorovodInternalError: always.
         """
-        raise HorovodInternalError(self._why)
+        raise HorovodInternalError(self.why)

@@ -63,6 +63,8 @@ class Member:
         self._by_id: dict[int, dict[int, Record]] = {}
         self._unsaid: deque[Record] = deque()
         self._closed: str | None = None
+        self.cause = ""
+        """Why it was closed, in fewer words."""
         self._make_absent = make_absent
         self.send_times = False
         """Whether the coordinator is told when each tensor was submitted."""
@@ -253,6 +255,7 @@ class Member:
         with self._lock:
             if self._closed is None:
                 self._closed = f"{SHUT_DOWN} Cause: {reason}" if reason else SHUT_DOWN
+                self.cause = reason
             entries = [record.entry for record in list(self._records.values()) if record.entry is not None]
             self._records.clear()
             self._unsaid.clear()

@@ -5,7 +5,6 @@ the rank's own threads (`service.py`), or a test which runs many ranks in one th
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from ....timeline import recorder
@@ -14,6 +13,7 @@ from ..config import Config
 from ..executor import Executor
 from ..kinds import Kind
 from ..work import Completions, Entry
+from .alarms import Alarms
 from .clock_sync import ClockFollower
 from .coordinator import Coordinator
 from .desk import Desk
@@ -78,6 +78,7 @@ class Node:
         self._follower = follower
         self._is_blocked = is_blocked
         self._cycle_time_ns = round(config.cycle_time_s * 1e9)
+        self.alarms = Alarms(links, clock_ns, leads=coordinator is not None)
         self.desk = None
         if coordinator is not None:
             self.desk = Desk(
@@ -89,7 +90,7 @@ class Node:
                 config=config,
                 clock_ns=clock_ns,
                 execute=self._execute,
-                alarm=self.raise_alarm,
+                alarm=self.alarms.add,
             )
         # Rank 0 hears of every rank's death, the others hear it from rank 0.
         self.failures = Failures(completions, GRACE_S if coordinator is not None else HEARSAY_S, clock_ns)
@@ -106,10 +107,6 @@ class Node:
         self.mark_cycles = config.mark_cycles
         self.records_elsewhere = False
         """Whether rank 0 records when this rank is ready, though this rank has no timeline of its own."""
-        self.on_alarm: Callable[[str, str], None] = lambda _, __: None
-        """Called with the name of an alarm, the same on all ranks, and why it was raised."""
-        self._alarms: deque[tuple[str, str]] = deque()
-        self._alarms_raised = 0
         self.aborted = False
         """Whether the job ended by a failure; the other ranks may be gone then."""
 
@@ -131,7 +128,7 @@ class Node:
             self.finished
             or self.departure.under_way
             or self.member.has_unsaid
-            or self._alarms
+            or self.alarms.are_waiting
             or self.failures.are_open
             or (self.desk is not None and self.desk.is_holding)
         )
@@ -188,7 +185,7 @@ class Node:
             case ClockOffset():
                 desk.note_offset(rank, message.offset_ns)
             case Alarm():
-                self._tell_all(message)
+                self.alarms.tell_all(message)
             case Failed():
                 self._suspect(message.reason)
             case Goodbye():
@@ -210,7 +207,7 @@ class Node:
             case ClockPong():
                 self._note_clock(message)
             case Alarm():
-                self._hear(message)
+                self.alarms.hear(message)
             case Abort():
                 self.abort(message.reason)
             case Goodbye():
@@ -263,7 +260,7 @@ class Node:
         self._face_failures()
         if self.finished:
             return
-        self._sound_alarms()
+        self.alarms.sound()
         self._speak()
         if self.desk is not None:
             # Once they leave, ranks refuse what they had asked for.
@@ -284,29 +281,10 @@ class Node:
         if self._follower is not None and recorder.is_timeline_on() and self._clock_ns() >= self._follower.next_ns:
             self.links.send(0, self._follower.begin(self._clock_ns()))
 
-    def raise_alarm(self, kind: str, why: str) -> None:
-        """Have all ranks set aside what they have recorded, at the next `tick`.  Called by any thread."""
-        self._alarms.append((kind, why))
-
-    def _sound_alarms(self) -> None:
-        while self._alarms:
-            alarm = Alarm(*self._alarms.popleft())
-            if self.desk is None:
-                self.links.send(0, alarm)
-            else:
-                self._tell_all(alarm)
-
-    def _tell_all(self, alarm: Alarm) -> None:
-        self._alarms_raised += 1
-        alarm.number = self._alarms_raised
-        self.links.send_to_all(alarm)
-        self._hear(alarm)
-
-    def _hear(self, alarm: Alarm) -> None:
-        self.on_alarm(f"{alarm.number:03}-{alarm.kind}", alarm.why)
-
     def _face_failures(self) -> None:
         if (reason := self.failures.take_new()) is not None:
+            if not reason.startswith("rank "):
+                reason = f"rank {self._rank} on {self._hosts[self._rank]}: {reason}"
             if self.desk is None:
                 self.links.send(0, Failed(reason))
             self._suspect(reason)

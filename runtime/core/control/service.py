@@ -19,6 +19,7 @@ from ..work import Completions, Entry, Handle
 from .channel import Channel
 from .clock_sync import ClockFollower
 from .coordinator import Coordinator
+from .endings import HEARSAY_S, SILENCE_S
 from .links import Links, LostRank
 from .member import Member
 from .node import Node
@@ -38,6 +39,9 @@ _LINGER_S: Final = 1.0
 
 #: How long an operation under way has after the job has failed, before its connections are taken away.
 _LAST_CHANCE_S: Final = 0.2
+
+#: An operation of several steps may begin with another one after that, on what is connected then.
+_MOST_ABORTS: Final = 25
 
 
 class ControlPlane:
@@ -171,6 +175,16 @@ class ControlPlane:
             return False
         return True
 
+    def fail_start(self, reason: str) -> str:
+        """This rank cannot connect to others: end the job, and wait until it is known why.
+
+        Returns:
+            What the ranks agree on as the cause.
+        """
+        self._execution_failed(reason)
+        self._thread.join(HEARSAY_S + SILENCE_S)
+        return self.member.cause or reason
+
     def leave_in_child(self) -> None:
         """This is a forked process: close its copies of the connections, which would hide this rank's death from the others."""
         for channel in self._links.channels():
@@ -178,8 +192,8 @@ class ControlPlane:
         self._sources.close_in_child()
 
     def raise_alarm(self, kind: str, why: str) -> None:
-        """Have all ranks set aside what they have recorded (see `Node`)."""
-        self.node.raise_alarm(kind, why)
+        """Have all ranks set aside what they have recorded (see `Alarms`)."""
+        self.node.alarms.add(kind, why)
         self._sources.wake_thread()
 
     def _progressed(self) -> None:
@@ -284,8 +298,14 @@ class ControlPlane:
                 channel.close()
             self._executor.stop()
             self._sources.close()
-        if self.node.aborted and not self._executor.is_idle_within(_LAST_CHANCE_S):
-            self._executor.abort_groups()
+        if self._executor.load and not self.node.aborted:
+            # Others have left before this rank has done what was agreed on, or this rank does not wait for them any longer.
+            self._executor.abort(self.member.closed or "the runtime has ended")
+        if self._executor.load or self.node.aborted:
+            for _ in range(_MOST_ABORTS):
+                if self._executor.is_idle_within(_LAST_CHANCE_S):
+                    break
+                self._executor.abort_groups()
 
     def _say_last_words(self) -> None:
         """Wait until what was said last has gone out, and rank 0 until the others have heard why they were left."""

@@ -6,9 +6,6 @@ from typing import Any, Final
 
 import torch
 
-# torch.distributed hands it on without exporting it, which type checkers refuse.
-from torch._C._distributed_c10d import PrefixStore
-
 from ... import instrument
 from ...core.binding import Pending, Place
 from ...core.config import Config
@@ -70,12 +67,12 @@ class TorchBinding:
         """See `Binding`."""
         return rendezvous.OpenBoard(launched, timeout_s)
 
-    def part_of_store(self, store: JobStore, prefix: str, timeout_s: float) -> PrefixStore:
+    def part_of_store(self, store: JobStore, prefix: str, timeout_s: float) -> rendezvous.RankStore:
         """See `Binding`."""
-        own = rendezvous.RankStore(store, timeout_s)
+        own = rendezvous.RankStore(store, prefix, timeout_s)
         # The transports hold it from C++, where nothing keeps the Python half alive.
         self._stores.append(own)
-        return PrefixStore(prefix, own)
+        return own
 
     def connect(self, place: Place, names: Mapping[str, str], hosts: tuple[str, ...] | None) -> transports.Group:
         """See `Binding`."""

@@ -53,7 +53,8 @@ class GlooTransport:
         else:
             options._devices = [group.create_default_device()]  # noqa: SLF001
         self._rank = place.rank
-        self._group: Any = group(place.store, place.rank, place.size, options)
+        self._connections = place.store.connections
+        self._group: Any = place.store.connect(lambda: group(place.store, place.rank, place.size, options))
 
     def allreduce(self, buffer: torch.Tensor, op: ReduceOp) -> None:
         """See `Transport`."""
@@ -107,7 +108,6 @@ class GlooTransport:
         self._group = None
 
     def abort(self) -> None:
-        """See `Transport`."""
-        if self._group is not None:
-            self._group.abort()
+        """See `Transport`.  torch's own `abort` leaves whoever waits where he is."""
+        self._connections.cut()
         self._group = None

@@ -9,9 +9,6 @@ from dataclasses import replace
 
 import torch
 
-# torch.distributed hands it on without exporting it, which type checkers refuse.
-from torch._C._distributed_c10d import PrefixStore
-
 from ....core.binding import Place
 from ....core.operations import ReduceOp
 from .base import Transport
@@ -91,7 +88,7 @@ def _by_host(hosts: Sequence[str]) -> list[list[int]]:
 def _part(place: Place, chosen: Sequence[int], number: int, label: str) -> Place:
     """Some ranks of `place` as a place of their own."""
     ranks = tuple(place.ranks[rank] for rank in chosen)
-    store = PrefixStore(f"{label}/{ranks[0]}", place.store)
+    store = place.store.part(f"{label}/{ranks[0]}")
     local = label == "local"
     return replace(
         place,
