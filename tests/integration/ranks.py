@@ -127,13 +127,14 @@ def run_ranks(
         # Libraries read these when they are loaded, which they are in the nursery.
         results = finish_ranks(start_ranks(size, script, environment), timeout_s)
     else:
-        results = _fork_ranks(size, script, environment or {}, timeout_s)
+        results = fork_ranks(size, script, environment or {}, timeout_s)
     for rank, result in enumerate(results):
         assert result.returncode == 0, f"rank {rank}:\n{result.stdout}\n{result.stderr}"
     return results
 
 
-def _fork_ranks(size: int, script: str, environment: Mapping[str, str], timeout_s: float) -> list[RankResult]:
+def fork_ranks(size: int, script: str, environment: Mapping[str, str], timeout_s: float = 90) -> list[RankResult]:
+    """Run `script` on `size` ranks that are forked from one process which has torch; they may end as they like, in time."""
     port = free_port()
     code = _PREAMBLE + textwrap.dedent(script)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
 """Ranks that get stuck, stop or die inside the transport: the others end soon, and say who it was."""
 
-import subprocess
+from pathlib import Path
 
 import pytest
 
-from .ranks import finish_ranks, start_ranks
+from .ranks import fork_ranks
 
 #: Longer than the test waits: whoever ends before that has not waited for Gloo to give up.
 PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}
@@ -17,12 +17,27 @@ import signal, threading
 from tlkit.runtime.torch.data_plane.rendezvous import RankStore
 from tlkit.runtime.torch.data_plane.transports.gloo import GlooTransport
 
+rank = int(os.environ["HOROVOD_RANK"])
+folder = os.environ["FOLDER"]
+open(f"{folder}/{rank}.pid", "w").write(str(os.getpid()))
+
+def finish(value):
+    answer(value)
+    open(f"{folder}/{rank}.done", "w").close()
+    if rank == 0:  # the last one ends rank 1, however it is
+        while not os.path.exists(f"{folder}/2.done"):
+            time.sleep(0.01)
+        try:
+            os.kill(int(open(f"{folder}/1.pid").read()), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    os._exit(0)
+
 def start():
     try:
         hvd.init()
     except ValueError as error:
-        answer(str(error))
-        os._exit(0)
+        finish(str(error))
 """
 
 COLLECTIVE = (
@@ -39,7 +54,7 @@ try:
     hvd.allreduce(tensor, name="x")
 except hvd.HorovodInternalError as error:
     hvd.shutdown()
-    answer([str(error), [thread.name for thread in threading.enumerate() if thread.name.startswith("tlkit")]])
+    finish([str(error), [thread.name for thread in threading.enumerate() if thread.name.startswith("tlkit")]])
 """
 )
 
@@ -55,19 +70,16 @@ start()
 try:
     hvd.barrier()  # whoever was connected before it happened hears of it here
 except hvd.HorovodInternalError as error:
-    answer(str(error))
+    finish(str(error))
 os._exit(0)
 """
 )
 
 
-def others_of(ranks: list["subprocess.Popen[str]"]) -> list[object]:
-    """The answers of all ranks but rank 1, which is ended after them."""
-    try:
-        return [finish_ranks([ranks[rank]], 80)[0].answer for rank in (0, 2)]
-    finally:
-        ranks[1].kill()
-        ranks[1].communicate()
+def answers_of_others(script: str, folder: Path, environment: dict[str, str]) -> list[object]:
+    """What ranks 0 and 2 say; rank 1 is at fault."""
+    results = fork_ranks(3, script, environment | {"FOLDER": str(folder)}, 300)
+    return [results[rank].answer for rank in (0, 2)]
 
 
 @pytest.mark.parametrize(
@@ -79,9 +91,9 @@ def others_of(ranks: list["subprocess.Popen[str]"]) -> list[object]:
         ("raise MemoryError('no room')", "rank 1 on "),
     ],
 )
-def test_a_collective_ends_when_the_job_does(fault: str, cause: str) -> None:
+def test_a_collective_ends_when_the_job_does(fault: str, cause: str, tmp_path: Path) -> None:
     """Not when the transport gives up: those that wait in it raise, shut down and leave no thread behind."""
-    answers = others_of(start_ranks(3, COLLECTIVE.replace("FAULT", fault), PATIENT | STALLS))
+    answers = answers_of_others(COLLECTIVE.replace("FAULT", fault), tmp_path, PATIENT | STALLS)
 
     for answer in answers:
         assert isinstance(answer, list)
@@ -100,22 +112,22 @@ def test_a_collective_ends_when_the_job_does(fault: str, cause: str) -> None:
         ("plain(self, key, value), os.kill(os.getpid(), signal.SIGKILL)", "rank 1 on "),
     ],
 )
-def test_init_ends_on_all_ranks_when_one_cannot_connect(fault: str, cause: str) -> None:
+def test_init_ends_on_all_ranks_when_one_cannot_connect(fault: str, cause: str, tmp_path: Path) -> None:
     """Those that wait for it in the transport's constructor hear of it by the control plane."""
-    for answer in others_of(start_ranks(3, CONNECTING.replace("FAULT", fault), PATIENT)):
+    for answer in answers_of_others(CONNECTING.replace("FAULT", fault), tmp_path, PATIENT):
         assert cause in str(answer)
 
 
-def test_init_names_a_rank_that_is_stopped_while_it_connects() -> None:
+def test_init_names_a_rank_that_is_stopped_while_it_connects(tmp_path: Path) -> None:
     """After twice the transport's timeout, since it might go on."""
     fault = "plain(self, key, value), os.kill(os.getpid(), signal.SIGSTOP)"
-    ranks = start_ranks(3, CONNECTING.replace("FAULT", fault), {"HOROVOD_GLOO_TIMEOUT_SECONDS": "2"})
-    for answer in others_of(ranks):
+    script = CONNECTING.replace("FAULT", fault)
+    for answer in answers_of_others(script, tmp_path, {"HOROVOD_GLOO_TIMEOUT_SECONDS": "2"}):
         assert "rank 1 on " in str(answer)
         assert "did not answer: its process is stopped" in str(answer)
 
 
-def test_what_else_is_connected_stays_so() -> None:
+def test_what_else_is_connected_stays_so(tmp_path: Path) -> None:
     """Only the transport's own connections are cut."""
     connect = """
 import socket
@@ -125,8 +137,9 @@ server, _ = listener.accept()
 """
     try_it = """
     client.sendall(b"x")
-    answer(server.recv(1).decode())
+    finish(server.recv(1).decode())
 """
-    script = connect + COLLECTIVE.replace("FAULT", "os.kill(os.getpid(), signal.SIGSTOP)") + try_it
+    stopped = COLLECTIVE.replace("FAULT", "os.kill(os.getpid(), signal.SIGSTOP)")
+    script = connect + stopped[: stopped.index("    hvd.shutdown()")] + try_it
 
-    assert others_of(start_ranks(3, script, PATIENT | STALLS)) == ["x", "x"]
+    assert answers_of_others(script, tmp_path, PATIENT | STALLS) == ["x", "x"]
