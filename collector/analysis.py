@@ -12,7 +12,7 @@ from ..timeline.errors import UsageError
 from ..timeline.formats import Progress
 from ..timeline.open import open_trace
 from ..timeline.trace import TABLES, Trace
-from .facts import Facts
+from .facts import Facts, shares_clock
 from .findings import Finding, Rule, rules_for
 from .findings.doubt import doubt_note, doubted, promises_gains
 from .findings.incomplete import only_told
@@ -80,8 +80,9 @@ class Analysis:
 
     @property
     def critical_path(self) -> pd.DataFrame:
-        """Which ranks and parts make the steps as long as they are (blame.summarise_blame)."""
-        return summarise_blame(self.blame, self.facts.steps.count)
+        """Which ranks and parts make the steps as long as they are (blame.summarise_blame); empty without a common clock."""
+        known = self.blame if self.facts.has_one_clock else self.blame.iloc[:0]
+        return summarise_blame(known, self.facts.steps.count)
 
     @property
     def device(self) -> Device | None:
@@ -149,7 +150,7 @@ def measure(trace: Trace, steps: Steps) -> Facts:
     """Everything that the rules look at."""
     breakdown, cpu = break_down(trace, steps), read_cpu_time(trace, steps)
     contention = find_contention(trace, steps, breakdown, cpu)
-    has_one_clock = trace.meta.clock.method != "none" or len(steps.ranks) < 2  # noqa: PLR2004
+    has_one_clock = shares_clock(trace.meta)
     is_aligned = has_one_clock and trace.meta.knows_order
     graph = None
     if steps.count and breakdown.knows_compute:
@@ -158,7 +159,7 @@ def measure(trace: Trace, steps: Steps) -> Facts:
         trace=trace,
         steps=steps,
         breakdown=breakdown,
-        collectives=split_collectives(trace),
+        collectives=split_collectives(trace, has_one_clock=has_one_clock),
         cpu=cpu,
         contention_ns=contention,
         graph=graph,

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..timeline.trace import Trace
+from ..timeline.trace import Trace, TraceMeta
 from .model.breakdown import IDLE, Breakdown
 from .model.cpu_time import CpuTime
 from .model.device import Device, find_device
@@ -18,6 +18,11 @@ from .predict.replay import Replay
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Row = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def shares_clock(meta: TraceMeta) -> bool:
+    """Whether the ranks' times are of one clock."""
+    return meta.clock.method != "none" or len(meta.ranks) < 2  # noqa: PLR2004
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +65,11 @@ class Facts:
     def ranks(self) -> tuple[int, ...]:
         """Recording ranks, in the order of the rows."""
         return self.breakdown.ranks
+
+    @property
+    def has_one_clock(self) -> bool:
+        """Whether times of different ranks can be compared; else only what happens within a rank."""
+        return shares_clock(self.trace.meta)
 
     @cached_property
     def mean_step_ns(self) -> float:

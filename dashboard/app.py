@@ -1,10 +1,11 @@
 """The application: frame, navigation, and one callback that shows the page that the address names."""
 
+import time
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, Patch, State, ctx, dcc, html, no_update
 
 from ..collector.model.words import milliseconds
 from ..collector.predict.what_if import predict
@@ -12,10 +13,11 @@ from ..collector.service.compression import compress_answers
 from ..collector.service.guard import protect
 from ..timeline.commands import clean
 from ..timeline.errors import TlkitError
+from ..timeline.vocabulary import LaneKind
 from .components import address, empty
 from .manners import add_manners
 from .pages import Page, View, communication, compare, data, devices, ranks, steps, timeline, verdict
-from .run_header import describe_run
+from .run_header import describe_pulse, describe_run
 from .source import Source
 from .timeline import routes
 
@@ -32,6 +34,8 @@ PAGES: Final[dict[str, tuple[str, Page]]] = {
 }
 #: How often a live page asks whether there is something new, ms.
 REFRESH_MS: Final = 1000
+#: Blocks with controls, which new steps leave alone.
+_CONTROLS: Final = ("what-if",)
 #: Longer addresses are nobody's.
 MOST_QUERY: Final = 2000
 
@@ -78,56 +82,98 @@ def _frame(source: Source) -> Any:
             dcc.Location(id="address", refresh="callback-nav"),
             dcc.Store(id="theme", storage_type="local"),
             dcc.Store(id="version", data=source.version),
+            dcc.Store(id="shape"),
             dcc.Interval(id="tick", interval=REFRESH_MS, disabled=not source.is_live),
+            html.A("to the page", href="#page", className="skip"),
             html.Header(
                 [
                     html.H1("tlkit"),
-                    html.Nav(
-                        [
-                            dcc.Link(label, href=address(name), id=f"to-{name}", title=f"key {number}")
-                            for number, (name, (label, _)) in enumerate(PAGES.items(), start=1)
-                        ]
-                    ),
+                    html.Nav(_links(source), id="pages", **{"aria-label": "pages"}),
                     html.Span(clean(source.status), id="status", className="soft", role="status"),
+                    html.Span(id="pulse", className="soft"),
                     html.Button("dark", id="theme-switch", title="dark or light (D)", type="button"),
                     html.P(describe_run(source.analysis), id="run", className="soft"),
                 ]
             ),
-            dcc.Loading(html.Main(id="page"), delay_show=400, type="dot"),
+            dcc.Loading(html.Main(id="page", tabIndex=-1), delay_show=400, type="dot"),
         ],
         id="frame",
     )
 
 
+def _links(source: Source) -> list[Any]:
+    """The pages that have something to show."""
+    there = pages_of(source)
+    return [
+        dcc.Link(PAGES[name][0], href=address(name), id=f"to-{name}", title=f"key {number}")
+        for number, name in enumerate(there, start=1)
+    ]
+
+
+def pages_of(source: Source) -> tuple[str, ...]:
+    """Names of the pages with content; all are served, and say what is missing."""
+    analysis = source.analysis
+    if analysis is None:
+        return ("verdict", "timeline")
+    kinds = analysis.trace.spans["lane_kind"]
+    has = {
+        "verdict": True,
+        "steps": analysis.facts.steps.count > 0,
+        "ranks": source.summary().slow_rank is not None,
+        "communication": not analysis.collectives.empty,
+        "data": bool(kinds.isin([str(LaneKind.DATA), str(LaneKind.WORKER)]).any()),
+        "devices": analysis.device is not None or not analysis.trace.counters.empty,
+        "timeline": True,
+        "compare": bool(source.others()),
+    }
+    return tuple(name for name in PAGES if has[name])
+
+
 def _add_callbacks(app: Dash, source: Source) -> None:
     @app.callback(
         Output("page", "children"),
+        Output("shape", "data"),
         Input("address", "pathname"),
         Input("address", "search"),
         Input("theme", "data"),
         Input("version", "data"),
-        State("page", "children"),
+        State("shape", "data"),
     )
-    def show(path: str | None, search: str | None, theme: str | None, _version: int, shown: Any) -> Any:
+    def show(path: str | None, search: str | None, theme: str | None, _version: int, shape: str | None) -> Any:
         name = (path or "/").strip("/") or "verdict"
-        if name == "timeline" and shown and _is_timeline(shown):
-            return no_update  # the script follows the address and the version by itself
-        return page(source, name, search or "", theme or "light")
+        only_new_steps = {item["prop_id"] for item in ctx.triggered} == {"version.data"}
+        if name == "timeline" and shape == "timeline":
+            return no_update, no_update  # the script follows the address and the version by itself
+        blocks = page(source, name, search or "", theme or "light")
+        now = f"{name} {len(blocks)}" if isinstance(blocks, list) else name
+        # New steps replace what shows them, and leave alone what somebody may have a hand on.
+        return (
+            _without_controls(blocks) if only_new_steps and shape == now and isinstance(blocks, list) else blocks
+        ), now
 
     # What has not changed is not sent: a page that is made anew closes what somebody has opened, and loses their zoom.
     @app.callback(
         Output("version", "data"),
         Output("status", "children"),
         Output("run", "children"),
+        Output("pages", "children"),
+        Output("pulse", "children"),
         Input("tick", "n_intervals"),
         State("version", "data"),
         State("status", "children"),
         State("run", "children"),
+        State("pulse", "children"),
         prevent_initial_call=True,
     )
-    def tick(_: int, version: int | None, status: str | None, run: str | None) -> tuple[Any, Any, Any]:
-        now = (source.version, clean(source.status), describe_run(source.analysis))
-        return only_changes(now, (version, status or "", run or ""))
+    def tick(_: int, version: int | None, status: str | None, run: str | None, pulse: str | None) -> tuple[Any, ...]:
+        now = (
+            source.version,
+            clean(source.status),
+            describe_run(source.analysis),
+            describe_pulse(source.analysis, time.time_ns()),
+        )
+        new_version, new_status, new_run, new_pulse = only_changes(now, (version, status or "", run or "", pulse or ""))
+        return new_version, new_status, new_run, no_update if new_version is no_update else _links(source), new_pulse
 
     @app.callback(
         Output("what-if-answer", "children"),
@@ -143,37 +189,18 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         ]
         return predicted(source, [*changes, *map(str, switches if isinstance(switches, list) else [])])
 
-    # A dropdown that has just come onto the page says its value, too: only what differs from the address is a choice.
     @app.callback(
         Output("address", "search", allow_duplicate=True),
-        Input("steps-rank", "value"),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )
-    def choose_rank(rank: str | None, search: str | None) -> Any:
-        if (rank or "") == asked(search).get("rank", ""):
-            return no_update
-        return f"?rank={int(rank)}" if rank and rank.isdigit() else ""
-
-    @app.callback(
-        Output("address", "search", allow_duplicate=True),
-        Input("ranks-what", "value"),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )
-    def choose_what(what: str | None, search: str | None) -> Any:
-        if not what or what == asked(search).get("what", ranks.DEFAULT):
-            return no_update
-        return address("", what=what).removeprefix("/")
-
-    @app.callback(
-        Output("address", "href", allow_duplicate=True),
         Input("steps-over-time", "clickData"),
+        State("address", "search"),
         prevent_initial_call=True,
     )
-    def open_step(clicked: Any) -> Any:
-        points = (clicked or {}).get("points") or []
-        return address("timeline", step=int(points[0]["x"])) if points else no_update
+    def open_step(clicked: Any, search: str | None) -> Any:
+        points = clicked.get("points") if isinstance(clicked, dict) else None
+        number = points[0].get("x") if isinstance(points, list) and points and isinstance(points[0], dict) else None
+        if not isinstance(number, (int, float)):
+            return no_update
+        return address("", **{**asked(search), "step": int(number)}).removeprefix("/")
 
     app.clientside_callback(
         "function(path, run) { return window.tlkit.setTitle(path, run); }",
@@ -189,13 +216,18 @@ def _add_callbacks(app: Dash, source: Source) -> None:
     )
 
 
+def _without_controls(blocks: list[Any]) -> Patch:
+    """A change of the page that replaces each block but those with controls."""
+    patch = Patch()
+    for number, block in enumerate(blocks):
+        if getattr(block, "id", None) not in _CONTROLS:
+            patch[number] = block
+    return patch
+
+
 def only_changes(now: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ...]:
     """Values for outputs of which those that are as before are left alone."""
     return tuple(no_update if value == known else value for value, known in zip(now, before, strict=True))
-
-
-def _is_timeline(shown: Any) -> bool:
-    return isinstance(shown, dict) and "wide" in str(shown.get("props", {}).get("className", ""))
 
 
 def asked(search: str | None) -> dict[str, str]:
@@ -210,14 +242,14 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     """A page's content, whatever goes wrong with it."""
     if name not in PAGES:
         return empty("There is no such page", f"Choose one of {', '.join(PAGES)}.")
-    if source.analysis is None:
+    analysis = source.analysis
+    if analysis is None:
         return empty("Nothing to show yet", clean(source.status) or "Nothing has been recorded yet.")
-    query = dict(parse_qsl(search.removeprefix("?")[:MOST_QUERY], max_num_fields=20))
     source.prepare()
-    view = View(source.analysis, source, "dark" if theme == "dark" else "light", query)
+    view = View(analysis, source, source.summary(), "dark" if theme == "dark" else "light", asked(search))
     try:
         return PAGES[name][1](view)
-    except TlkitError as error:
+    except (LookupError, TlkitError) as error:
         return empty(PAGES[name][0], clean(str(error)))
 
 

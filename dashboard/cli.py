@@ -20,6 +20,7 @@ from ..timeline.errors import UsageError
 from ..timeline.progress import ProgressBar
 
 if TYPE_CHECKING:
+    from .other_runs import OtherRuns
     from .source import Source
 
 _DESCRIPTION = """\
@@ -27,6 +28,7 @@ Show where the step time of a distributed training goes, in a browser.
 
   tl-dash t.json                     the timeline of all ranks: the files of the others beside it are found
   tl-dash t.json --compare old.json  with a page that sets the two runs side by side
+  tl-dash t.json --runs FOLDER       choose in the browser which of these runs to set beside it
   tl-dash t.json --follow            while the training runs
   tl-dash --collector http://host:8060
 """
@@ -43,7 +45,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("--run", metavar="NAME", help="which run of the collector (default: the one that grew last)")
     add("--collector-token-file", metavar="FILE", help="a file that holds the collector's token")
     add("--collector-token", metavar="TOKEN", help="the collector's token (default: TLKIT_TOKEN)")
-    add("--compare", metavar="TRACE", help="an earlier run to set beside it")
+    add(
+        "--compare",
+        metavar="TRACE",
+        action="append",
+        default=[],
+        help="another run to set beside it; may be given again",
+    )
+    add("--runs", metavar="FOLDER", type=Path, help="a folder of runs to compare with, as tl-collect serve keeps them")
     add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=PORT, help=f"port to listen at (default {PORT}; 0: any free one)")
     add_token(add, "what visitors need to know (default: TLKIT_DASH_TOKEN; made up where others can come in)")
@@ -66,6 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("--ranks and --warm-up are for runs that are over, not for --follow and --collector")
     try:
         from .app import create_app  # noqa: PLC0415  so that --help needs no Dash
+        from .other_runs import OtherRuns  # noqa: PLC0415
         from .source import Source  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed: pip install 'tlkit[dashboard]'") from error
@@ -74,14 +84,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
     token = read_token(arguments.token_file, arguments.token or os.environ.get("TLKIT_DASH_TOKEN"))
     with contextlib.ExitStack() as stack:
-        source = _follow(arguments, Source, stack) if arguments.follow or arguments.collector else None
+        if arguments.runs is not None and not arguments.runs.is_dir():
+            raise UsageError(f"--runs {arguments.runs}: there is no such folder")
+        others = OtherRuns(arguments.compare, arguments.runs)
+        for name in others.names()[: len(arguments.compare)]:
+            others.analysis(name)  # a mistake in a name is told at once
+        source = _follow(arguments, Source, stack, others) if arguments.follow or arguments.collector else None
         if source is None:
             ranks = parse_ranks(arguments.ranks)
             with ProgressBar() as bar:
                 analysis = analyze(arguments.trace, warm_up=arguments.warm_up, ranks=ranks, progress=bar.update)
-            source = Source(analysis)
-        if arguments.compare is not None:
-            source.compared = analyze(arguments.compare)
+            source = Source(analysis, others=others)
         made_up = None if token or is_loopback(arguments.host) else secrets.token_urlsafe(24)
         app = create_app(source, host=arguments.host, token=token or made_up)
         certificate = certificate_of(arguments)
@@ -90,9 +103,11 @@ def _run(arguments: argparse.Namespace) -> int:
         )
 
 
-def _follow(arguments: argparse.Namespace, make: "type[Source]", stack: contextlib.ExitStack) -> "Source":
+def _follow(
+    arguments: argparse.Namespace, make: "type[Source]", stack: contextlib.ExitStack, others: "OtherRuns"
+) -> "Source":
     """A source that grows with the run."""
-    source = make(None, is_live=True, waiting="waiting for the first steps")
+    source = make(None, others=others, is_live=True, waiting="waiting for the first steps")
     said = {"run": "", "trouble": ""}
 
     def tell(kind: str, words: str) -> None:

@@ -7,6 +7,10 @@ from typing import Final
 from ..collector.analysis import Analysis
 from ..timeline.commands import clean
 
+#: A rank that has said nothing for so long beside the others is not counted as connected.
+HEARD_NS: Final = 10 * 10**9
+#: Steps over which a live page counts how many there are in a second.
+RECENT_STEPS: Final = 20
 #: Hosts that are named.
 _MOST_NAMED: Final = 3
 #: From twice a unit on it is used.
@@ -39,6 +43,33 @@ def run_name(analysis: Analysis | None) -> str:
         return ""
     first = min((Path(name).name for name in files), key=lambda name: (len(name), name))
     return clean(first if len(files) == 1 else f"{first} and {len(files) - 1} more")
+
+
+def describe_pulse(analysis: Analysis | None, now_unix_ns: int) -> str:
+    """How a live run does: steps a second, age of the newest step, ranks that are heard of.
+
+    Args:
+        now_unix_ns: the wall clock.
+    """
+    if analysis is None or not analysis.facts.steps.count:
+        return ""
+    steps, meta = analysis.facts.steps, analysis.trace.meta
+    newest = steps.start_ns.shape[1] - min(RECENT_STEPS, steps.count)
+    took_s = float(steps.end_ns[0, -1] - steps.start_ns[0, newest]) / 1e9
+    parts = [f"{(steps.count - newest) / took_s:.3g} steps/s" if took_s > 0 else ""]
+    if meta.epoch_unix_ns > 0:
+        age_s = max(now_unix_ns - meta.epoch_unix_ns - int(steps.end_ns[:, -1].max()), 0) / 1e9
+        parts.append(f"newest step {age_s:.0f} s ago" if age_s < 120 else f"newest step {age_s / 60:.0f} min ago")  # noqa: PLR2004
+    heard = _heard_of(analysis)
+    parts.append(f"{heard} of {meta.size} ranks connected")
+    return " · ".join(filter(None, parts))
+
+
+def _heard_of(analysis: Analysis) -> int:
+    """Ranks with an event in the last seconds of what has been recorded."""
+    spans = analysis.trace.spans
+    last = (spans["start_ns"] + spans["dur_ns"]).groupby(spans["rank"]).max()
+    return int((last >= last.max() - HEARD_NS).sum()) if len(last) else 0
 
 
 def _several(names: list[str]) -> str:

@@ -4,6 +4,8 @@ import threading
 from typing import Final
 
 from ..collector.analysis import Analysis
+from ..collector.reports.summary import Summary, summarize
+from .other_runs import OtherRuns
 from .timeline.run import Run
 
 #: By then the first page is on the screen.
@@ -14,12 +16,19 @@ class Source:
     """The analysis of a run, and what pages derive from it.  Safe to use from several threads."""
 
     def __init__(
-        self, analysis: Analysis | None, *, compared: Analysis | None = None, is_live: bool = False, waiting: str = ""
+        self,
+        analysis: Analysis | None,
+        *,
+        compared: Analysis | None = None,
+        others: OtherRuns | None = None,
+        is_live: bool = False,
+        waiting: str = "",
     ) -> None:
         """Begin with an analysis, or with none yet.
 
         Args:
-            compared: another run, for the page that compares.
+            compared: another run, which has been analysed already.
+            others: runs to compare with, which are analysed when they are asked for.
             is_live: whether `replace` will be called.
             waiting: what is waited for while there is no analysis.
         """
@@ -29,7 +38,9 @@ class Source:
         self._compared_run: Run | None = None
         self._version = 0
         self._is_preparing = False
-        self.compared = compared
+        self._others = others or OtherRuns([], None)
+        self._compared = compared
+        self._summary: Summary | None = None
         self.is_live = is_live
         self.status = waiting
         """Words for the header of a live page."""
@@ -49,8 +60,47 @@ class Source:
         with self._lock:
             self._analysis = analysis
             self._run = None
+            self._summary = None
             self._is_preparing = False
             self._version += 1
+
+    def summary(self) -> Summary:
+        """What every page shows of the newest analysis; made once.
+
+        Raises:
+            LookupError: there is nothing to show yet.
+        """
+        analysis, found = self._analysis, self._summary
+        if analysis is None:
+            raise LookupError("nothing has been recorded yet")
+        if found is None:
+            found = summarize(analysis)
+            with self._lock:
+                if analysis is self._analysis:
+                    self._summary = found
+        return found
+
+    def others(self) -> tuple[str, ...]:
+        """Names of the runs that this one can be compared with."""
+        return self._others.names()
+
+    def other(self, name: str) -> Analysis:
+        """One of `others()`, analysed when first asked for.
+
+        Raises:
+            LookupError: there is no such run.
+            TlkitError: it cannot be read.
+        """
+        self._compared = self._others.analysis(name)
+        return self._compared
+
+    @property
+    def compared(self) -> Analysis | None:
+        """The run that was last compared with, else the first of `others()`; None if there is none."""
+        names = self.others()
+        if self._compared is None and names:
+            return self.other(names[0])
+        return self._compared
 
     def run(self, *, is_compared: bool = False) -> Run:
         """The run as the timeline shows it; made when first asked for.
@@ -63,10 +113,11 @@ class Source:
         """
         with self._lock:
             if is_compared:
-                if self.compared is None:
+                compared = self.compared
+                if compared is None:
                     raise LookupError("there is no run to compare with")
-                if self._compared_run is None or self._compared_run.analysis is not self.compared:
-                    self._compared_run = Run(self.compared)
+                if self._compared_run is None or self._compared_run.analysis is not compared:
+                    self._compared_run = Run(compared)
                 return self._compared_run
             if self._analysis is None:
                 raise LookupError("nothing has been recorded yet")

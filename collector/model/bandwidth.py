@@ -7,10 +7,18 @@ Source of the formulas: nccl-tests, doc/PERFORMANCE.md: algbw = bytes / time; bu
 crosses each link, 2(n-1)/n for allreduce, (n-1)/n for allgather, reducescatter and alltoall, 1 for broadcast.
 """
 
+from dataclasses import dataclass
+from typing import Final
+
 import numpy as np
 import pandas as pd
 
 from ...timeline.trace import Trace
+
+#: Of a line through times and sizes: sizes that it takes, how far they have to lie apart, and points (pairs are looked at).
+LEAST_SIZES: Final = 3
+LEAST_DISTANCE: Final = 4
+MOST_POINTS: Final = 400
 
 
 def bus_factor(kind: str, size: int) -> float:
@@ -22,12 +30,20 @@ def bus_factor(kind: str, size: int) -> float:
     return factors.get(kind, share)
 
 
-def split_collectives(trace: Trace) -> pd.DataFrame:
-    """The trace's collectives with `wait_ns` and `transfer_ns`, which sum to `dur_ns`."""
+def split_collectives(trace: Trace, *, has_one_clock: bool = True) -> pd.DataFrame:
+    """The trace's collectives with `wait_ns` and `transfer_ns`, which sum to `dur_ns`.
+
+    Args:
+        has_one_clock: whether starts of several ranks can be compared.  Where they cannot, the rank whose collective is shortest
+            came last, since all leave together: its duration is the transfer.
+    """
     table = trace.collectives.copy()
-    key = ["process_set", "seq"]
-    last_start = table.groupby(key, observed=True)["start_ns"].transform("max")
-    wait = np.clip(last_start.to_numpy() - table["start_ns"].to_numpy(), 0, table["dur_ns"].to_numpy())
+    groups = table.groupby(["process_set", "seq"], observed=True)
+    if has_one_clock:
+        wait = groups["start_ns"].transform("max").to_numpy() - table["start_ns"].to_numpy()
+    else:
+        wait = table["dur_ns"].to_numpy() - groups["dur_ns"].transform("min").to_numpy()
+    wait = np.clip(wait, 0, table["dur_ns"].to_numpy())
     # A rank's seq -1 is a collective whose partners are unknown: nothing can be said of its wait.
     wait = np.where(table["seq"].to_numpy() < 0, 0, wait)
     table["wait_ns"] = wait
@@ -67,3 +83,52 @@ def summarise_collectives(split: pd.DataFrame, size: int) -> pd.DataFrame:
     table["busbw_gbps"] = algbw * np.array(factors, dtype=float)
     table = table.rename(columns={"nbytes": "bytes"})
     return table.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """What a collective costs: latency, and bytes over bandwidth."""
+
+    kind: str
+    latency_ns: float
+    algbw_gbps: float
+    error_ratio: float
+    """Median distance of the points from the line, as a share of their times."""
+
+
+def fit_line(kind: str, nbytes: np.ndarray, took_ns: np.ndarray) -> Line | None:
+    """The line through times over sizes: medians of pairs (Theil, 1950; Sen, 1968), which stray points do not bend.
+
+    Args:
+        nbytes: float[n], sizes.
+        took_ns: float[n], how long one of each size moves bytes.
+
+    Returns:
+        None where there are fewer than three sizes, they lie too near to each other, or larger ones do not take longer.
+
+    >>> line = fit_line("allreduce", np.array([1e6, 2e6, 4e6, 8e6]), np.array([2e6, 3e6, 5e6, 9e6]))
+    >>> round(line.latency_ns), round(line.algbw_gbps, 3)
+    (1000000, 1.0)
+    """
+    known = (nbytes > 0) & (took_ns > 0)
+    nbytes, took_ns = nbytes[known][:MOST_POINTS], took_ns[known][:MOST_POINTS]
+    if len(np.unique(nbytes)) < LEAST_SIZES or nbytes.max() < LEAST_DISTANCE * nbytes.min():
+        return None
+    first, second = np.triu_indices(len(nbytes), 1)
+    apart = nbytes[first] != nbytes[second]
+    first, second = first[apart], second[apart]
+    slope = float(np.median((took_ns[second] - took_ns[first]) / (nbytes[second] - nbytes[first])))
+    if slope <= 0:
+        return None
+    latency = max(float(np.median(took_ns - slope * nbytes)), 0.0)
+    error = float(np.median(np.abs(latency + slope * nbytes - took_ns) / took_ns))
+    return Line(kind=kind, latency_ns=latency, algbw_gbps=1 / slope, error_ratio=error)
+
+
+def fit_lines(table: pd.DataFrame) -> tuple[Line, ...]:
+    """A line for each kind of which enough sizes are known; `table` as of `summarise_collectives`."""
+    lines = (
+        fit_line(str(kind), rows["bytes"].to_numpy(dtype=float), rows["transfer_ns"].to_numpy(dtype=float))
+        for kind, rows in table.groupby(table["kind"].astype(str), observed=True)
+    )
+    return tuple(line for line in lines if line is not None)

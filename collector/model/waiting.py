@@ -13,10 +13,10 @@ def waits_for(facts: Facts) -> pd.DataFrame:
 
     Returns:
         `waiter`, `culprit` (ranks), `mean_ns` (of an analysed step), `ratio` (of the collectives in which the culprit was the
-        last); longest wait first.  Empty where collectives of several ranks do not belong together.
+        last); longest wait first.  Empty where collectives of several ranks do not belong together, or their clocks do not.
     """
     table = facts.in_steps(facts.collectives)
-    table = table[table["seq"] >= 0]
+    table = table[table["seq"] >= 0] if facts.has_one_clock else table.iloc[:0]
     asked = np.where(table["submitted_ns"] >= 0, table["submitted_ns"], table["start_ns"])
     table = table.assign(asked_ns=asked)[["process_set", "seq", "rank", "asked_ns"]]
     key = ["process_set", "seq"]

@@ -34,7 +34,8 @@ _PARTS: Final = {
     "optimizer": "kernels of the optimizer",
     "other": "other kernels",
 }
-_REASONS: Final = {
+#: Reasons of idle time (idle.REASONS) in words.
+REASON_WORDS: Final = {
     "launch": "idle: the host launches too slowly",
     "host-work": "idle: the host computes",
     "input": "idle: the host prepares input",
@@ -117,7 +118,7 @@ def _time(device: Device, of_what: str) -> DeviceTable:
         cause = device.causes.get(reason)
         names = [*cause.calls[:1], *cause.operators[:1]] if cause is not None else []
         where = ", ".join(shorten(name, MAX_NAME) for name, _ in names)
-        rows.append((_REASONS[reason], device.mean_idle_ns(reason), where))
+        rows.append((REASON_WORDS[reason], device.mean_idle_ns(reason), where))
     shown = [row for row in rows if row[1] >= MIN_SHARE * device.mean_ns]
     return DeviceTable(
         title=f"The device: what {of_what} of {duration(device.mean_ns)} goes to",

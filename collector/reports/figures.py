@@ -4,33 +4,37 @@ Every builder takes an analysis and a theme and returns `{"data": […], "layout
 are thinned to what a screen can show, so that a figure's size does not grow with the trace.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from ...timeline.commands import clean
 from ...timeline.palette import THEMES
 from ..analysis import Analysis
 from ..model.breakdown import EXPOSED, PARTS
+from ..model.step_times import StepTimes, step_times
 from .palette import COLOURS, label_of
 
 Figure = dict[str, Any]
 
 #: How every plot behaves: nothing is sent anywhere, and nobody is invited to.
-PLOT_CONFIG: Final = {"displaylogo": False, "showSendToCloud": False, "plotlyServerURL": "", "responsive": True}
+PLOT_CONFIG: Final = {
+    "displayModeBar": False,  # nine stops of the tabulator key a plot, over the legend on a phone
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "responsive": True,
+}
 
 #: Bars and cells across; more than a screen has no room for.
 MOST_COLUMNS: Final = 400
 MOST_RANKS: Final = 256
 MOST_SIZES: Final = 500
 
-#: Room for a legend above the plot, and what a plot of bars needs beside its bars.
-LEGEND_ABOVE: Final = {"t": 80}
-BARS_PX: Final = 150
+#: What a plot of bars needs beside its bars: axis, title, legend.
+BARS_PX: Final = 110
 
-#: From nothing to much: readable for colour-blind eyes and in print.
-HEAT: Final = "Cividis"
+#: From nothing to much: readable for colour-blind eyes and in print (five points of Cividis; Nunez, Anderton and Renslow, 2018).
+HEAT: Final = ((0.0, "#00204d"), (0.25, "#414d6b"), (0.5, "#7c7b78"), (0.75, "#bcaf6f"), (1.0, "#ffea46"))
 
 
 def layout(theme: str, **changes: Any) -> dict[str, Any]:
@@ -44,6 +48,7 @@ def layout(theme: str, **changes: Any) -> dict[str, Any]:
         "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"},
         "hoverlabel": {"namelength": -1},
+        "uirevision": "kept",  # new steps of a live run leave zoom and legend as they are
         "xaxis": dict(axis),
         "yaxis": dict(axis),
     }
@@ -52,12 +57,13 @@ def layout(theme: str, **changes: Any) -> dict[str, Any]:
     return base
 
 
-def _milliseconds(values: np.ndarray) -> list[float]:
+def as_milliseconds(values: np.ndarray) -> list[float]:
+    """Nanoseconds for a plot."""
     rounded: list[float] = np.round(values / 1e6, 4).tolist()
     return rounded
 
 
-def _binned(values: np.ndarray, most: int = MOST_COLUMNS) -> tuple[np.ndarray, int]:
+def in_columns(values: np.ndarray, most: int = MOST_COLUMNS) -> tuple[np.ndarray, int]:
     """Means over as many neighbouring steps as it takes to have at most `most` columns: float[..., column], steps a column."""
     count = values.shape[-1]
     width = max(1, -(-count // most))
@@ -75,7 +81,8 @@ def _parts_there(analysis: Analysis) -> list[str]:
     return [part for part in PARTS if analysis.facts.part(part).any()]
 
 
-def _steps_axis(analysis: Analysis, width: int) -> list[int]:
+def steps_axis(analysis: Analysis, width: int) -> list[int]:
+    """The numbers of the steps, or of the first of every `width`."""
     numbers: list[int] = analysis.facts.steps.numbers[::width].tolist()
     return numbers
 
@@ -86,10 +93,14 @@ def _rank_bars(theme: str, ranks: int, title: str, **yaxis: Any) -> dict[str, An
         theme,
         barmode="stack",
         height=BARS_PX + 26 * ranks,
-        margin=LEGEND_ABOVE,
         xaxis={"title": {"text": title}},
         yaxis={"autorange": "reversed", **yaxis},
     )
+
+
+def whole_steps(count: int) -> dict[str, Any]:
+    """An axis of steps: there is none between two of them."""
+    return {"tickformat": "d", **({"dtick": 1} if count <= 12 else {})}  # noqa: PLR2004  more have room for their ticks
 
 
 def anatomy(analysis: Analysis, theme: str = "light") -> Figure:
@@ -103,7 +114,7 @@ def anatomy(analysis: Analysis, theme: str = "light") -> Figure:
             "orientation": "h",
             "name": label_of(part, facts.breakdown),
             "y": names,
-            "x": _milliseconds(facts.part(part)[ranks].mean(axis=1)),
+            "x": as_milliseconds(facts.part(part)[ranks].mean(axis=1)),
             "marker": {"color": COLOURS[part]},
             "hovertemplate": "%{y}: %{x:.2f} ms<extra>%{fullData.name}</extra>",
         }
@@ -123,13 +134,13 @@ def steps_over_time(analysis: Analysis, rank: int | None = None, theme: str = "l
     for part in _parts_there(analysis):
         values = facts.part(part)
         chosen = values.mean(axis=0) if rank is None else values[facts.ranks.index(rank)]
-        binned, width = _binned(chosen)
+        binned, width = in_columns(chosen)
         data.append(
             {
                 "type": "bar",
                 "name": label_of(part, facts.breakdown),
-                "x": _steps_axis(analysis, width),
-                "y": _milliseconds(binned),
+                "x": steps_axis(analysis, width),
+                "y": as_milliseconds(binned),
                 "marker": {"color": COLOURS[part], "line": {"width": 0}},
                 "hovertemplate": "step %{x}: %{y:.2f} ms<extra>%{fullData.name}</extra>",
             }
@@ -142,31 +153,88 @@ def steps_over_time(analysis: Analysis, rank: int | None = None, theme: str = "l
             barmode="stack",
             bargap=0,
             height=420,
-            margin=LEGEND_ABOVE,
-            xaxis={"title": {"text": title}},
+            xaxis={"title": {"text": title}, **whole_steps(facts.steps.count)},
             yaxis={"title": {"text": "ms"}},
         ),
     }
 
 
 def durations(analysis: Analysis, theme: str = "light") -> Figure:
-    """How long steps take: the distribution over all ranks' slowest."""
-    longest = analysis.facts.steps.duration_ns.max(axis=0) if analysis.facts.steps.count else np.empty(0)
-    counts, edges = np.histogram(longest / 1e6, bins=min(60, max(10, int(len(longest) ** 0.5) * 2)))
+    """How long steps take: the distribution of the job's steps, with median and p95."""
+    times = step_times(analysis.facts.steps, analysis.facts.breakdown)
+    counts, edges = np.histogram(times.durations_ns / 1e6, bins=min(60, max(10, int(times.count**0.5) * 2)))
+    high = float(counts.max()) if len(counts) else 1.0
     return {
         "data": [
             {
                 "type": "bar",
+                "name": "steps",
                 "x": np.round((edges[:-1] + edges[1:]) / 2, 4).tolist(),
                 "y": counts.tolist(),
                 "marker": {"color": COLOURS["backward"]},
                 "hovertemplate": "%{x:.1f} ms: %{y} steps<extra></extra>",
-            }
+            },
+            *_marks(times, (0.0, high), theme, upright=True),
         ],
         "layout": layout(
-            theme, bargap=0.05, height=300, xaxis={"title": {"text": "ms a step"}}, yaxis={"title": {"text": "steps"}}
+            theme,
+            bargap=0.05,
+            height=280,
+            xaxis={"title": {"text": "ms a step"}},
+            yaxis={"title": {"text": "steps"}, "tickformat": "d", "rangemode": "tozero"},
         ),
     }
+
+
+def strip(analysis: Analysis, theme: str = "light") -> Figure:
+    """Step time over the run, with median and p95; each point of a long run is the longest of its stretch."""
+    times = step_times(analysis.facts.steps, analysis.facts.breakdown)
+    numbers = analysis.facts.steps.numbers
+    width = max(1, -(-times.count // MOST_COLUMNS))
+    starts = np.arange(0, times.count, width)
+    longest = np.maximum.reduceat(times.durations_ns, starts) if times.count else times.durations_ns
+    ends = (float(numbers[0]), float(numbers[-1])) if times.count else (0.0, 1.0)
+    return {
+        "data": [
+            {
+                "type": "scatter",
+                "mode": "lines" if times.count > 60 else "lines+markers",  # noqa: PLR2004  points that touch are a line
+                "name": "step" if width == 1 else f"longest of {width} steps",
+                "x": numbers[starts].tolist(),
+                "y": as_milliseconds(longest.astype(float)),
+                "line": {"color": COLOURS["backward"]},
+            },
+            *_marks(times, ends, theme, upright=False),
+        ],
+        "layout": layout(
+            theme,
+            height=200,
+            xaxis={"title": {"text": "step"}, **whole_steps(times.count)},
+            yaxis={"title": {"text": "ms"}, "rangemode": "tozero"},
+        ),
+    }
+
+
+def _marks(times: StepTimes, ends: tuple[float, float], theme: str, *, upright: bool) -> list[dict[str, Any]]:
+    """Lines at the median and p95."""
+    found = []
+    for name, value_ns, colour in (
+        ("median", times.median_ns, THEMES[theme]["soft"]),
+        ("p95", times.p95_ns, THEMES[theme]["bad"]),
+    ):
+        value = [value_ns / 1e6] * 2
+        found.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"{name} {value_ns / 1e6:.1f} ms",
+                "x": value if upright else list(ends),
+                "y": list(ends) if upright else value,
+                "line": {"color": colour, "dash": "dot", "width": 1.5},
+                "hoverinfo": "skip",
+            }
+        )
+    return found
 
 
 def heatmap(analysis: Analysis, what: str = "own work", theme: str = "light") -> Figure:
@@ -178,16 +246,18 @@ def heatmap(analysis: Analysis, what: str = "own work", theme: str = "light") ->
         values = np.sum([facts.part(part) for part in EXPOSED], axis=0)
     else:
         values = facts.part(what)
-    binned, width = _binned(values)
+    binned, width = in_columns(values)
     rows = len(facts.ranks)
     return {
         "data": [
             {
                 "type": "heatmap",
-                "z": [_milliseconds(row) for row in binned],
-                "x": _steps_axis(analysis, width),
+                "z": [as_milliseconds(row) for row in binned],
+                "x": steps_axis(analysis, width),
                 "y": [f"rank {rank}" for rank in facts.ranks],
                 "colorscale": HEAT,
+                "zmin": 0,
+                "zmax": max(float(binned.max()) / 1e6, 0.001) if binned.size else 1,
                 "colorbar": {"title": {"text": "ms"}},
                 "hovertemplate": "%{y}, step %{x}: %{z:.2f} ms<extra></extra>",
             }
@@ -195,63 +265,13 @@ def heatmap(analysis: Analysis, what: str = "own work", theme: str = "light") ->
         "layout": layout(
             theme,
             height=int(min(120 + max(18 * rows, 80), 700)),
-            xaxis={"title": {"text": "step" if width == 1 else f"step (means of {width})"}},
+            xaxis={
+                "title": {"text": "step" if width == 1 else f"step (means of {width})"},
+                **whole_steps(facts.steps.count),
+            },
             yaxis={"autorange": "reversed", "type": "category"},
         ),
     }
-
-
-def collectives(analysis: Analysis, theme: str = "light") -> Figure:
-    """Size against bus bandwidth, one point a kind and size; the dotted line is the best that this run has seen."""
-    table = analysis.collectives
-    table = table[(table["bytes"] > 0) & (table["busbw_gbps"] > 0)].head(MOST_SIZES)
-    data: list[dict[str, Any]] = []
-    palette: Sequence[str] = [COLOURS["collective"], COLOURS["backward"], COLOURS["optimizer"], COLOURS["negotiate"]]
-    for number, (kind, rows) in enumerate(table.groupby(table["kind"].astype(str), observed=True)):
-        seconds = rows["total_ns"].to_numpy(dtype=float)
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": clean(str(kind)),
-                "x": rows["bytes"].tolist(),
-                "y": np.round(rows["busbw_gbps"].to_numpy(dtype=float), 5).tolist(),
-                "customdata": np.stack((rows["count"], rows["median_ns"] / 1e6), axis=1).round(3).tolist(),
-                "marker": {
-                    "size": np.round(8 + 22 * np.sqrt(seconds / max(seconds.max(), 1.0)), 1).tolist(),
-                    "color": palette[number % len(palette)],
-                    "opacity": 0.8,
-                },
-                "hovertemplate": "%{x:.3s}B: %{y:.3f} GB/s, %{customdata[0]} times, median %{customdata[1]:.2f} ms"
-                "<extra>%{fullData.name}</extra>",
-            }
-        )
-    shapes = []
-    if len(table):
-        best = float(table["busbw_gbps"].max())
-        line = {"dash": "dot", "width": 1, "color": THEMES[theme]["text"]}
-        shapes = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": best, "y1": best, "line": line}]
-    return {
-        "data": data,
-        "layout": layout(
-            theme,
-            height=340,
-            shapes=shapes,
-            xaxis={"type": "log", "title": {"text": "bytes"}, **_decades(table["bytes"].to_numpy(dtype=float))},
-            yaxis={
-                "type": "log",
-                "title": {"text": "busbw, GB/s"},
-                **_decades(table["busbw_gbps"].to_numpy(dtype=float)),
-            },
-        ),
-    }
-
-
-def _decades(values: np.ndarray) -> dict[str, Any]:
-    """The range of a logarithmic axis: from below the smallest value to above the largest, never a sliver."""
-    if not len(values):
-        return {}
-    return {"range": [float(np.log10(values.min() / 3)), float(np.log10(values.max() * 3))]}
 
 
 def critical_path(analysis: Analysis, theme: str = "light") -> Figure:

@@ -5,62 +5,59 @@ Draws a `Summary` and the plots of figures.py, and computes nothing.
 
 import html
 import json
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ...timeline.commands import clean
-from ...timeline.errors import UsageError
+from ...timeline.palette import THEMES
 from ..analysis import Analysis
 from ..findings import Finding
 from ..model.words import milliseconds
-from . import figures
+from . import figures, figures_communication, figures_ranks
 from .device import device_tables
-from .figures import PLOT_CONFIG
 from .summary import Summary, title_of
+from .svg import STYLE, to_svg
 
-_STYLE: Final = """
-:root { color-scheme: light; --text: #1F2933; --soft: #52606D; --paper: #FFFFFF; --bad: #B23A00; }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--paper); max-width: 1080px; margin: 0 auto;
-  padding: 24px; overflow-wrap: anywhere; }
-h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 32px; }
-.soft { color: var(--soft); } .verdict { border: 2px solid var(--bad); border-radius: 8px; padding: 16px 20px; }
-.verdict.healthy { border-color: #009E73; } .verdict p { margin: 6px 0; }
-.condition { font-weight: 600; color: var(--bad); }
-.verdict .sentence { font-size: 18px; font-weight: 600; }
-ol.findings li { margin-bottom: 12px; } .gain { font-weight: 600; } pre { white-space: pre-wrap; }
-table { border-collapse: collapse; } td, th { padding: 2px 12px 2px 0; text-align: right; font-weight: 400; }
-td:first-child { text-align: left; } th { color: var(--soft); }
+_COLOURS: Final = {
+    theme: " ".join(f"--{name}: {THEMES[theme][name]};" for name in ("text", "soft", "paper", "line", "bad", "good"))
+    for theme in THEMES
+}
+_STYLE: Final = f"""
+:root {{ color-scheme: light dark; {_COLOURS["light"]} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_COLOURS["dark"]} }} }}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--paper); max-width: 1080px; margin: 0 auto;
+  padding: 24px; overflow-wrap: break-word; }}
+h1 {{ font-size: 20px; }} h2 {{ font-size: 16px; margin-top: 32px; }}
+.soft {{ color: var(--soft); }} .verdict {{ border: 2px solid var(--bad); border-radius: 8px; padding: 16px 20px; }}
+.verdict.healthy {{ border-color: var(--good); }} .verdict.unknown {{ border-color: var(--soft); }}
+.verdict p {{ margin: 6px 0; }}
+.condition {{ font-weight: 600; color: var(--bad); }}
+.verdict .sentence {{ font-size: 18px; font-weight: 600; }}
+ol.findings li {{ margin-bottom: 12px; }} .gain {{ font-weight: 600; }} pre {{ white-space: pre-wrap; }}
+.scrolls {{ overflow-x: auto; }} table {{ border-collapse: collapse; }}
+td, th {{ padding: 2px 12px 2px 0; text-align: right; font-weight: 400; vertical-align: top; }}
+td:first-child {{ text-align: left; }} th {{ color: var(--soft); }}
+{STYLE}
+@media print {{
+  :root {{ color-scheme: light; {_COLOURS["light"]} }}
+  body {{ padding: 0; max-width: none; font-size: 11pt; }} section, tr, li {{ break-inside: avoid; }} h2 {{ break-after: avoid; }}
+  .scrolls {{ overflow: visible; }} .scrolls > .chart {{ min-width: 0; }}
+  details::details-content {{ content-visibility: visible; block-size: auto; }}
+}}
 """
-
-_SECTIONS: Final = (
-    ("The mean step of every rank", "anatomy"),
-    ("Steps over the run", "steps"),
-    ("What holds the steps: the critical path", "path"),
-    ("Own work of every rank over the run", "ranks"),
-    ("Collectives: size and bus bandwidth", "collectives"),
-)
 
 
 def to_html(summary: Summary, analysis: Analysis) -> str:
-    """The whole report, plots and the program that draws them included (about 5 MB).
+    """The whole report in one file without a program: text, tables, and plots as SVG.
 
     Args:
         summary: of `analysis`, whose single steps the plots show.
-
-    Raises:
-        UsageError: Plotly, whose JavaScript it takes along, is not installed.
     """
-    try:
-        from plotly.offline import get_plotlyjs  # noqa: PLC0415  only this report needs it
-    except ImportError as error:
-        raise UsageError("--html needs Plotly: pip install 'tlkit[dashboard]'") from error
-    plots = _plots(analysis)
-    shown = [(title, name) for title, name in _SECTIONS if name in plots]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8"><title>Bottleneck report</title>',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<style>{_STYLE}</style></head><body>",
+        f"<style>{_STYLE}</style></head><body><main>",
         _headline(summary),
         *(f'<p class="condition">{_text(sentence)}</p>' for sentence in summary.shown_condition),
         _verdict(summary.verdict),
@@ -71,45 +68,45 @@ def to_html(summary: Summary, analysis: Analysis) -> str:
         _blame(summary),
         *(table.to_html(_text) for table in device_tables(summary.device)),
         _findings(summary),
-        *(f'<h2>{_text(title)}</h2><div id="{name}"></div>' for title, name in shown),
+        *_plots(summary, analysis),
         _notes(summary),
-        f"<script>{get_plotlyjs()}</script>",
-        f"<script>{_draw(plots)}</script>",
-        "</body></html>",
+        "</main></body></html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
-
-
-def _draw(plots: dict[str, figures.Figure]) -> str:
-    return (
-        f"const plots = {script_json(plots)}, config = {script_json(PLOT_CONFIG)}; "
-        "for (const [name, plot] of Object.entries(plots)) Plotly.newPlot(name, plot.data, plot.layout, config);"
-    )
-
-
-def script_json(value: Any) -> str:
-    """JSON that stays data inside a script element, whatever names it holds."""
-    text = json.dumps(value, allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def _text(value: str) -> str:
     return html.escape(clean(value))
 
 
-def _plots(analysis: Analysis) -> dict[str, figures.Figure]:
-    if not analysis.facts.steps.count:
-        return {}
-    plots = {"anatomy": figures.anatomy(analysis), "steps": figures.steps_over_time(analysis)}
-    if len(analysis.facts.ranks) > 1:
-        plots["ranks"] = figures.heatmap(analysis)
-        if len(analysis.critical_path):
-            plots["path"] = figures.critical_path(analysis)
-    if (analysis.collectives["busbw_gbps"] > 0).any():
-        plots["collectives"] = figures.collectives(analysis)
-    return plots
+def _plots(summary: Summary, analysis: Analysis) -> Iterator[str]:
+    """A section for each plot that has something to show."""
+    facts = analysis.facts
+    if not facts.steps.count:
+        return
+    rank = summary.slow_rank
+    many = len(facts.ranks) > figures_ranks.MOST_ROWS
+    plots: tuple[tuple[str, figures.Figure | None], ...] = (
+        ("Step time over the run", figures.strip(analysis)),
+        (f"Rank {rank} beside a typical rank", figures_ranks.waterfall(summary)),
+        ("The mean step of every rank", None if many else figures.anatomy(analysis)),
+        (
+            f"Steps over the run{'' if rank is None else f': rank {rank}, the slowest'}",
+            figures.steps_over_time(analysis, rank),
+        ),
+        (
+            "What holds the steps: the critical path",
+            figures_ranks.path_in_time(analysis) if len(facts.ranks) > 1 else None,
+        ),
+        ("How far every rank's own work is from the typical rank's", figures_ranks.deviations(analysis, "own work"))
+        if rank is not None
+        else ("", None),
+        ("Who waits for whom", figures_ranks.waits(summary) if len(facts.ranks) > 2 else None),  # noqa: PLR2004
+        ("What a collective costs by its size", figures_communication.costs(analysis, summary.lines)),
+    )
+    for title, figure in plots:
+        if figure is not None:
+            yield f'<section><h2>{_text(title)}</h2><div class="scrolls">{to_svg(figure, title)}</div></section>'
 
 
 def _headline(summary: Summary) -> str:
@@ -117,7 +114,7 @@ def _headline(summary: Summary) -> str:
 
 
 def _verdict(verdict: Finding) -> str:
-    style = "verdict healthy" if verdict.class_ == "healthy" else "verdict"
+    style = {"healthy": "verdict healthy", "unknown": "verdict unknown"}.get(verdict.class_, "verdict")
     lines = [f'<p class="soft">{_text(title_of(verdict))}</p><p class="sentence">{_text(verdict.sentence)}</p>']
     if verdict.remedy:
         lines.append(f"<p>→ {_text(verdict.remedy)}</p>")
@@ -132,7 +129,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
         return ""
     head = "".join(f"<th>{_text(column)}</th>" for column in columns)
     body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<h2>{_text(title)}</h2><table><tr>{head}</tr>{body}</table>"
+    return f'<h2>{_text(title)}</h2><div class="scrolls"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _plan(summary: Summary) -> str:

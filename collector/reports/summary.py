@@ -16,21 +16,22 @@ from ...timeline.vocabulary import Category
 from ..analysis import Analysis
 from ..compare.scaling import Scaling, describe_limits
 from ..findings import Finding
+from ..model.bandwidth import Line, fit_lines
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.condition import Condition
 from ..model.device import Device
+from ..model.exposure import Communication, describe_communication
 from ..model.step_times import StepTimes, describe_skew, mean_step, median_step, median_step_of_rank, step_times
+from ..model.waiting import waits_for
 from ..model.words import milliseconds
 from ..predict.what_if import Prediction
 from .palette import COLOURS, label_of
+from .rows import BlameRow, CollectiveRow, Difference, Part, PathRow, PlanStep, RankRow, WaitRow
 
-#: A part of a step below this share has no bar.
-MIN_BAR_SHARE: Final = 0.01
 #: Findings that promise less are noise to a reader.
 MIN_SHOWN_GAIN: Final = 0.01
-#: Parts of the critical path worth a word, and when it goes without saying how often they are on it.
+#: Parts of the critical path worth a word.
 MIN_PATH_SHARE: Final = 0.02
-ALWAYS_RATIO: Final = 0.95
 MAX_ON_PATH: Final = 6
 MAX_RANKS: Final = 16
 MAX_COLLECTIVES: Final = 12
@@ -40,94 +41,6 @@ MAX_FILES: Final = 4
 RANK_PARTS: Final = tuple(
     map(str, (Category.DATA, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER))
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """A part of a step."""
-
-    name: str
-    label: str
-    colour: str
-    mean_ns: int
-    share: float
-    """Of the mean step."""
-    median_ns: int
-    """In the median step."""
-
-    @property
-    def has_bar(self) -> bool:
-        """Whether it is worth a bar."""
-        return self.share >= MIN_BAR_SHARE
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankRow:
-    """A rank's mean step, ns."""
-
-    rank: int
-    parts_ns: dict[str, float]
-    """RANK_PARTS."""
-    own_work_ns: float
-    waits_ns: float
-    is_waited_for: bool
-    """Whether a finding says that the other ranks wait for it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PathRow:
-    """A rank and part on the critical path."""
-
-    rank: int
-    part: str
-    mean_ns: float
-    share: float
-    steps_ratio: float
-
-    @property
-    def words(self) -> str:
-        """As a sentence lists it."""
-        now_and_then = f" (in {self.steps_ratio:.0%} of the steps)" if self.steps_ratio < ALWAYS_RATIO else ""
-        return f"rank {self.rank} {self.part} {self.share:.0%}{now_and_then}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CollectiveRow:
-    """Collectives of a kind and size, or of a class of sizes; times are medians in ns, bandwidths GB/s."""
-
-    kind: str
-    size: str
-    """In words."""
-    nbytes: int
-    count: int
-    median_ns: float
-    wait_ns: float
-    transfer_ns: float
-    algbw_gbps: float
-    busbw_gbps: float
-    process_set: int
-    tensors: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlameRow:
-    """Who is to blame for how much of the job's mean step."""
-
-    rank: int
-    track: str
-    category: str
-    name: str
-    why: str
-    mean_ns: float
-    share: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlanStep:
-    """A step of the plan: what to change next, and how long a step takes then."""
-
-    finding: Finding
-    step_ns: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,6 +66,17 @@ class Summary:
     """Empty where there is nothing to compare; the slowest if there are many."""
     ranks_of: int
     path: tuple[PathRow, ...]
+    """Empty where the ranks' clocks are not aligned."""
+    waits: tuple[WaitRow, ...]
+    """Longest first; empty where the ranks' clocks are not aligned."""
+    slow_rank: int | None
+    """The rank with most own work; None where ranks cannot be compared."""
+    waterfall: tuple[Difference, ...]
+    """The own work of `slow_rank` beside a typical rank's (the median of the others, part by part); largest difference first."""
+    communication: Communication | None
+    """None without collectives."""
+    lines: tuple[Line, ...]
+    """What a collective costs, by kind."""
     collectives: tuple[CollectiveRow, ...]
     collective_classes: tuple[CollectiveRow, ...]
     """The same in so few rows that people read them."""
@@ -226,6 +150,11 @@ def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled
         ranks=_ranks(analysis),
         ranks_of=len(facts.ranks),
         path=_path(analysis),
+        waits=_waits(analysis),
+        slow_rank=slow_rank(analysis),
+        waterfall=_waterfall(analysis),
+        communication=describe_communication(facts),
+        lines=fit_lines(analysis.collectives),
         collectives=collectives,
         collective_classes=classes[:MAX_COLLECTIVES],
         is_classed=len(collectives) > MAX_COLLECTIVES,
@@ -325,6 +254,49 @@ def _ranks(analysis: Analysis) -> tuple[RankRow, ...]:
             is_waited_for=breakdown.ranks[row] in guilty,
         )
         for row in order.tolist()
+    )
+
+
+def slow_rank(analysis: Analysis) -> int | None:
+    """The rank with most own work; None where ranks cannot be compared."""
+    breakdown = analysis.facts.breakdown
+    if len(breakdown.ranks) < 2 or not breakdown.knows_compute or not breakdown.step_ns.size:  # noqa: PLR2004
+        return None
+    return int(breakdown.ranks[int(np.argmax(breakdown.own_work_ns.mean(axis=1)))])
+
+
+def _waterfall(analysis: Analysis) -> tuple[Difference, ...]:
+    """Part by part the slow rank's own work beside the typical rank's."""
+    rank, breakdown = slow_rank(analysis), analysis.facts.breakdown
+    if rank is None:
+        return ()
+    row = breakdown.ranks.index(rank)
+    others = [number for number in range(len(breakdown.ranks)) if number != row]
+    rows = []
+    for part in PARTS:
+        means = breakdown.parts_ns[part].mean(axis=1)
+        if part in EXPOSED or not means.any():
+            continue
+        rows.append(
+            Difference(
+                part=part,
+                label=label_of(part, breakdown),
+                rank_ns=float(means[row]),
+                typical_ns=float(np.median(means[others])),
+            )
+        )
+    return tuple(sorted(rows, key=lambda item: -abs(item.excess_ns)))
+
+
+def _waits(analysis: Analysis) -> tuple[WaitRow, ...]:
+    return tuple(
+        WaitRow(
+            waiter=int(row["waiter"]),
+            culprit=int(row["culprit"]),
+            mean_ns=float(row["mean_ns"]),
+            ratio=float(row["ratio"]),
+        )
+        for row in waits_for(analysis.facts).to_dict("records")
     )
 
 

@@ -15,7 +15,8 @@ from ...timeline.commands import clean
 from ..findings import Finding
 from ..model.words import milliseconds
 from .device import device_tables
-from .summary import RANK_PARTS, Part, Summary, title_of
+from .rows import Part
+from .summary import RANK_PARTS, Summary, title_of
 
 _CLASS_STYLE: Final = {"healthy": "green", "unknown": "yellow"}
 _BAR_WIDTH: Final = 30
@@ -171,8 +172,7 @@ def _collectives(summary: Summary) -> RenderableType | None:
         table.add_column(name, justify="right")
     for row in summary.collective_classes:
         times = map(milliseconds, (row.median_ns, row.wait_ns, row.transfer_ns))
-        speeds = (f"{row.algbw_gbps:.3f}", f"{row.busbw_gbps:.3f}")
-        table.add_row(clean(row.kind), row.size, str(row.count), *times, *speeds)
+        table.add_row(clean(row.kind), row.size, str(row.count), *times, *row.bandwidth_words)
     return Group(Text(), table)
 
 

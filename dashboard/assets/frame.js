@@ -34,7 +34,10 @@ window.tlkit = (() => {
       loading.then(module => { window.tlkit.timeline = module.attach(document.getElementById("timeline")); });
     }
     const here = location.pathname.replaceAll("/", "") || "verdict";
-    for (const link of document.querySelectorAll("nav a")) link.classList.toggle("here", link.id === `to-${here}`);
+    for (const link of document.querySelectorAll("header nav a")) {
+      link.classList.toggle("here", link.id === `to-${here}`);
+      if (link.id === `to-${here}`) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+    }
     const wanted = root.dataset.theme === "dark" ? "light" : "dark";
     const button = document.getElementById("theme-switch");
     if (button && button.textContent !== wanted) button.textContent = wanted;
@@ -42,7 +45,7 @@ window.tlkit = (() => {
   new MutationObserver(attach).observe(document.documentElement, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-theme"] });
   addEventListener("keydown", event => {
     if (event.target.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const links = document.querySelectorAll("nav a");
+    const links = document.querySelectorAll("header nav a");
     if (/^[1-9]$/.test(event.key) && links[+event.key - 1]) { links[+event.key - 1].click(); return; }
     if (window.tlkit.timeline) { if (window.tlkit.timeline.key(event)) event.preventDefault(); return; }
     if (event.key === "d" || event.key === "D") document.getElementById("theme-switch").click();

@@ -7,18 +7,34 @@ from dash import html
 from ...collector.compare.runs import Comparison, compare
 from ...collector.compare.series import Ratio
 from ...collector.model.words import milliseconds
+from ...collector.reports import figures
 from ...timeline.commands import clean
-from ..components import card, empty, table
+from ..components import card, chart, choices, empty, table
+from ..run_header import describe_run, run_name
 from . import View
 
 
 def layout(view: View) -> Any:
     """The page."""
-    other = view.source.compared
-    if other is None:
-        return empty("Compare", "Give an earlier run to compare with: tl-dash t.json --compare before.json")
+    names = view.source.others()
+    if not names:
+        return empty(
+            "Compare",
+            "Name runs to compare with: tl-dash t.json --compare before.json, or a folder of them: --runs FOLDER",
+        )
+    asked = view.query.get("before", "")
+    name = asked if asked in names else names[0]
+    options = [("" if place == 0 else other, other) for place, other in enumerate(names)]
+    choice = choices("Before", "compare", "before", options, "" if name == names[0] else name)
+    other = view.source.other(name)
+    now = run_name(view.analysis) or "this run"
+    runs = card(
+        "The two runs",
+        table(("", "which"), [("before", f"{name}: {describe_run(other)}"), ("now", describe_run(view.analysis))]),
+    )
     if not (other.facts.steps.count and view.analysis.facts.steps.count):
-        return empty("Compare", "One of the runs has no steps.")
+        which = name if not other.facts.steps.count else now
+        return [choice, runs, empty("Compare", f"{clean(which)} has no steps.")]
     found = compare(other, view.analysis)
     rows = [
         (
@@ -30,12 +46,18 @@ def layout(view: View) -> Any:
         for change in found.parts
     ]
     return [
+        choice,
+        runs,
         card("Steps", table(("", "before", "now", "change"), [*map(_row, found.ratios), _speed(found)])),
-        card("Parts of the mean step, largest change first", table(("part", "before", "now", "change"), rows)),
+        card("Parts of the mean step, largest change first", table(("part", "before", "now", "change"), rows))
+        if rows
+        else None,
+        chart(figures.strip(other, view.theme), f"Before: {clean(name)}"),
+        chart(figures.strip(view.analysis, view.theme), f"Now: {now}"),
         card(
             "Findings",
             table(
-                ("", ""),
+                ("", "which"),
                 [
                     ("gone", ", ".join(map(clean, found.findings_gone)) or "none"),
                     ("new", ", ".join(map(clean, found.findings_new)) or "none"),
@@ -54,4 +76,5 @@ def _row(ratio: Ratio) -> tuple[str, ...]:
 
 
 def _speed(found: Comparison) -> tuple[str, ...]:
-    return "steps/s", f"{found.before.steps_per_second:.3g}", f"{found.after.steps_per_second:.3g}", ""
+    before, after = found.before.steps_per_second, found.after.steps_per_second
+    return "steps/s", f"{before:.3g}", f"{after:.3g}", f"{after / before - 1:+.1%}" if before else ""

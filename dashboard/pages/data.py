@@ -1,4 +1,4 @@
-"""Data loading: how long the training waits, and what its workers do."""
+"""Data loading: what a batch goes through, how long the training waits, and what the workers do."""
 
 from typing import Any, Final
 
@@ -6,10 +6,12 @@ import numpy as np
 import pandas as pd
 
 from ...collector.model.words import milliseconds
-from ...collector.reports import figures
-from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, LaneKind
-from ..components import card, empty, link, plot, table
+from ...collector.reports import figures_data
+from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, Category
+from ..components import card, chart, empty, link, table
+from ..words import explain
 from . import View
+from .steps import rank_choices
 
 #: A worker that takes so many times as long as the median one stands out.
 SLOW: Final = 1.3
@@ -18,20 +20,33 @@ MOST_WORKERS: Final = 128
 
 def layout(view: View) -> Any:
     """The page."""
-    spans = view.analysis.trace.spans
-    loading = spans[spans["lane_kind"].isin([str(LaneKind.DATA), str(LaneKind.WORKER)])]
+    loading = figures_data.loading_spans(view.analysis)
     if loading.empty:
         return empty(
             "Data",
             "This trace does not show data loading. Record the run with tl-run, which shows the loader and its workers, "
             "or name the loader in the profile.",
         )
+    rank = view.rank()
     return [
+        _waits(view, loading),
+        chart(
+            figures_data.stages(view.analysis, loading, view.theme),
+            "What a batch goes through",
+            "In a worker, or in the training itself; a batch that lies ready for long is made faster than it is used.",
+        ),
+        rank_choices(view, "data", view.query.get("rank", "")),
+        chart(
+            figures_data.workers(view.analysis, loading, rank, view.theme) if rank is not None else None,
+            f"Loader and workers of rank {rank}, a few steps in the middle of the run",
+        ),
+        chart(
+            figures_data.queue(view.analysis, view.theme),
+            "Batches that lie ready when the training asks for one",
+            "Zero: the training waits. The ranks with the emptiest queues are shown.",
+        ),
         _workers(loading),
-        _waits(loading),
-        plot(figures.heatmap(view.analysis, "data", view.theme), "data-heatmap", "Waiting for data, by rank and step")
-        if view.analysis.facts.steps.count
-        else None,
+        explain("step", "own work", "p95"),
     ]
 
 
@@ -65,13 +80,19 @@ def _workers(loading: pd.DataFrame) -> Any:
     return card("Who makes the batches, slowest first", table(columns, rows, marked))
 
 
-def _waits(loading: pd.DataFrame) -> Any:
+def _waits(view: View, loading: pd.DataFrame) -> Any:
     waits = loading[loading["name"] == DATA_WAIT]
     if waits.empty:
         return None
-    grouped = waits.groupby("rank", observed=True)["dur_ns"]
+    facts = view.analysis.facts
+    data = facts.part(str(Category.DATA)) if facts.steps.count else None
     rows = []
-    for rank, durations in grouped:
+    for rank, durations in waits.groupby("rank", observed=True)["dur_ns"]:
+        number = int(str(rank))
+        share = ""
+        if data is not None and number in facts.ranks:
+            row = facts.ranks.index(number)
+            share = f"{data[row].sum() / max(float(facts.steps.duration_ns[row].sum()), 1.0):.1%}"
         rows.append(
             (
                 link(f"rank {rank}", "steps", rank=rank),
@@ -79,6 +100,13 @@ def _waits(loading: pd.DataFrame) -> Any:
                 milliseconds(float(durations.median())),
                 milliseconds(float(durations.quantile(0.95))),
                 milliseconds(float(durations.max())),
+                share,
+                float(durations.mean()),
             )
         )
-    return card("How long the training waits for a batch", table(("rank", "batches", "median", "p95", "longest"), rows))
+    rows.sort(key=lambda row: -row[-1])
+    columns = ("rank", "batches", "median", "p95", "longest", "share of the step")
+    return card(
+        "How long the training waits for a batch, longest first",
+        table(columns, [row[:-1] for row in rows[:MOST_WORKERS]]),
+    )

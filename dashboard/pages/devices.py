@@ -1,73 +1,61 @@
-"""Counters over the run: devices, processors, memory, network."""
+"""What devices do and why they are idle; counters of devices, processors, memory and network."""
 
 from typing import Any, Final
 
-import numpy as np
-import pandas as pd
+from dash import html
 
-from ...collector.reports.figures import Figure
-from ...collector.reports.figures import layout as figure_layout
-from ...timeline.palette import THEMES
-from ..components import empty, plot, text
+from ...collector.reports import figures_device
+from ...collector.reports.device import device_tables
+from ..components import card, chart, drawn, empty, table, text
+from ..words import explain
 from . import View
 
-#: Points of a line; more than a screen has columns.
-MOST_POINTS: Final = 600
-MOST_COUNTERS: Final = 40
-MOST_RANKS: Final = 16
+MOST_PLOTS: Final = 36
 
 
 def layout(view: View) -> Any:
     """The page."""
-    counters = view.analysis.trace.counters
-    if counters.empty:
+    device = view.summary.device
+    counters = figures_device.counters(view.analysis, view.theme) if len(view.analysis.trace.counters) else ()
+    if device is None and not counters:
         return empty(
             "Devices",
             "This trace has no counters. The runtime records them once a second (HOROVOD_TIMELINE and tl-run).",
         )
-    names = sorted(map(str, counters["name"].unique()))
+    moving = [item for item in counters if item.figure is not None][:MOST_PLOTS]
+    still = [item for item in counters if item not in moving]
+    of_what = "a mean step" if device is None or device.has_steps else "the recording, which has no steps"
     return [
-        plot(_lines(_readable(counters[counters["name"] == name], name), view.theme), f"counter-{number}", _label(name))
-        for number, name in enumerate(names[:MOST_COUNTERS])
+        chart(
+            figures_device.busy(device, view.theme) if device is not None else None,
+            f"Busy and idle: every device in {of_what}",
+            "Grey is idle, by what the host does meanwhile.",
+        ),
+        html.Div([card(text(item.title), table(item.header, item.rows)) for item in device_tables(device)])
+        if device is not None
+        else None,
+        html.Section(
+            [
+                html.H2("Counters that move"),
+                html.P("Every second step is shaded.", className="soft"),
+                html.Div([_small(item) for item in moving], className="multiples"),
+            ],
+            className="card",
+            **{"aria-label": "counters"},
+        )
+        if moving
+        else None,
+        card(
+            "Counters that stand still, or have too few samples",
+            table(("counter", "value"), [(i.name, i.words) for i in still]),
+        )
+        if still
+        else None,
+        explain("idle", "launch", "starved", "exposed", "step"),
     ]
 
 
-def _label(name: str) -> str:
-    return text(name.removesuffix("_ns") + ", ms" if name.endswith("_ns") else name)
-
-
-def _readable(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Times in milliseconds."""
-    return table.assign(value=table["value"] / 1e6) if name.endswith("_ns") else table
-
-
-def _lines(table: pd.DataFrame, theme: str) -> Figure:
-    """One line a rank; long runs thinned to the means of neighbouring samples."""
-    data = []
-    for rank, mine in list(table.groupby("rank"))[:MOST_RANKS]:
-        ordered = mine.sort_values("ts_ns", kind="stable")
-        at, value = ordered["ts_ns"].to_numpy(dtype=float) / 1e9, ordered["value"].to_numpy(dtype=float)
-        if len(at) > MOST_POINTS:
-            edges = np.linspace(0, len(at), MOST_POINTS + 1).astype(int)[:-1]
-            sizes = np.diff(np.append(edges, len(at)))
-            at, value = np.add.reduceat(at, edges) / sizes, np.add.reduceat(value, edges) / sizes
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": f"rank {rank}",
-                "x": np.round(at, 4).tolist(),
-                "y": value.tolist(),
-                "line": {"width": 1.5},
-            }
-        )
-    return {
-        "data": data,
-        "layout": figure_layout(
-            theme,
-            height=240,
-            xaxis={"title": {"text": "seconds"}},
-            yaxis={"rangemode": "tozero"},
-            font={"color": THEMES[theme]["text"]},
-        ),
-    }
+def _small(item: figures_device.Small) -> Any:
+    assert item.figure is not None
+    label = f"{item.name}, {item.unit}" if item.unit else item.name
+    return html.Figure([html.Figcaption(text(label)), drawn(item.figure, f"{text(label)}: {item.words}")])

@@ -1,15 +1,17 @@
-"""Ranks side by side: who is slow, and who waits for whom."""
+"""Ranks side by side: who deviates, who waits for whom, and who holds the steps."""
 
 from typing import Any, Final
 
 import numpy as np
-from dash import dcc, html
+from dash import html
 
 from ...collector.model.breakdown import EXPOSED, PARTS
-from ...collector.model.waiting import waits_for
+from ...collector.model.typical import away_from_typical
 from ...collector.model.words import milliseconds
-from ...collector.reports import figures
-from ..components import card, empty, link, plot, table
+from ...collector.reports import figures_ranks
+from ...collector.reports.palette import label_of
+from ..components import card, chart, choices, empty, link, table
+from ..words import explain
 from . import View
 
 #: What is shown of the ranks at first.
@@ -21,20 +23,44 @@ MOST_RANKS: Final = 64
 def layout(view: View) -> Any:
     """The page."""
     facts = view.analysis.facts
-    if not facts.steps.count:
-        return empty("Ranks", "There are no steps in this trace, so that ranks cannot be compared.")
+    if view.summary.slow_rank is None:
+        return empty(
+            "Ranks",
+            "Ranks cannot be compared here: there are no steps, only one rank, or the trace does not say what ranks compute.",
+        )
     there = [part for part in PARTS if facts.part(part).any()]
     what = view.query.get("what", DEFAULT)
-    what = what if what in {*there, DEFAULT, "waits"} else DEFAULT
-    choice = dcc.Dropdown(options=[DEFAULT, "waits", *there], value=what, clearable=False, id="ranks-what")
+    what = what if what in {*there, "waits"} else DEFAULT
+    host = view.query.get("host", "")
+    options = [("", DEFAULT), ("waits", "waits"), *((part, label_of(part, facts.breakdown)) for part in there)]
+    groups = figures_ranks.groups_of(view.analysis)
+    is_grouped = any(len(group.rows) > 1 for group in groups)
+    who = "the slowest rank of each group" if is_grouped and not host else "every rank"
     return [
         _ranking(view),
-        html.Div([html.Label("Show", htmlFor="ranks-what"), choice], className="controls"),
-        plot(figures.heatmap(view.analysis, what, view.theme), "ranks-heatmap", f"Every rank's {what} over the run"),
-        plot(figures.critical_path(view.analysis, view.theme), "path", "What holds the steps: the critical path")
-        if len(view.analysis.critical_path)
+        choices("Map of", "ranks", "what", options, "" if what == DEFAULT else what, host=host),
+        choices(
+            "Ranks of",
+            "ranks",
+            "host",
+            [("", "all, by group"), *((g.name, g.name) for g in groups[:40])],
+            host,
+            what=what,
+        )
+        if is_grouped
         else None,
+        chart(
+            figures_ranks.deviations(view.analysis, what, host, view.theme),
+            f"How far {who} is from the typical rank: {what}",
+            "Orange takes longer than the median of the other ranks in the same step, blue is shorter.",
+        ),
         _waits(view),
+        chart(
+            figures_ranks.path_in_time(view.analysis, view.theme),
+            "What holds each step: the critical path over the run",
+        ),
+        chart(figures_ranks.holders(view.analysis, host, view.theme), "Which rank holds each step"),
+        explain("own work", "waits", "typical rank", "critical path", "exposed", "collective"),
     ]
 
 
@@ -42,35 +68,60 @@ def _ranking(view: View) -> Any:
     facts = view.analysis.facts
     own = facts.breakdown.own_work_ns.mean(axis=1)
     waits = np.sum([facts.part(part) for part in EXPOSED], axis=0).mean(axis=1)
-    path: dict[Any, float] = view.analysis.critical_path.groupby("rank")["share"].sum().to_dict()
+    path: dict[int, float] = {}
+    for row in view.summary.path:
+        path[row.rank] = path.get(row.rank, 0.0) + row.share
     guilty = {rank for item in view.analysis.findings if item.class_ in {"straggler", "data"} for rank in item.ranks}
     guilty = set() if len(guilty) == len(facts.ranks) else guilty
     order = np.argsort(-own, kind="stable")[:MOST_RANKS]
+    away = away_from_typical(own)
+    knows_path = bool(view.summary.path)
     rows = []
-    for row in order:
-        rank = facts.ranks[row]
+    for number in order:
+        rank = facts.ranks[number]
         rows.append(
             (
                 link(f"rank {rank}", "steps", rank=rank),
-                milliseconds(float(own[row])),
-                milliseconds(float(waits[row])),
-                f"{float(path.get(rank, 0.0)):.0%}",
+                milliseconds(float(own[number])),
+                f"{float(away[number]) / 1e6:+.1f} ms",
+                milliseconds(float(waits[number])),
+                *((f"{path.get(rank, 0.0):.0%}",) if knows_path else ()),
                 view.analysis.trace.meta.hosts.get(rank, ""),
                 "the others wait for it" if rank in guilty else "",
             )
         )
-    marked = [number for number, row in enumerate(order) if facts.ranks[row] in guilty]
-    columns = ("rank", "own work", "waits", "of the critical path", "host", "")
-    return card("Ranks, slowest first (mean of a step)", table(columns, rows, marked))
+    marked = [place for place, number in enumerate(order) if facts.ranks[number] in guilty]
+    columns = (
+        "rank",
+        "own work",
+        "from typical",
+        "waits",
+        *(("of the critical path",) if knows_path else ()),
+        "host",
+        "",
+    )
+    more = len(own) - len(order)
+    heading = "Ranks, slowest first (mean of a step)" + (f"; {more} more are not listed" if more > 0 else "")
+    return card(heading, table(columns, rows, marked))
 
 
 def _waits(view: View) -> Any:
-    pairs = waits_for(view.analysis.facts)
-    if pairs.empty:
+    summary = view.summary
+    if not view.analysis.facts.has_one_clock:
+        return card(
+            "Who waits for whom",
+            html.P("The clocks of these ranks are not aligned: who came first to a collective cannot be known."),
+        )
+    if not summary.waits:
         return None
     rows = [
-        (f"rank {row['waiter']}", f"rank {row['culprit']}", milliseconds(row["mean_ns"]), f"{row['ratio']:.0%}")
-        for row in pairs.head(MOST_PAIRS).to_dict("records")
+        (f"rank {row.waiter}", f"rank {row.culprit}", milliseconds(row.mean_ns), f"{row.ratio:.0%}")
+        for row in summary.waits[:MOST_PAIRS]
     ]
     columns = ("who waits", "for whom", "a step", "of its collectives")
-    return card("Who waits for whom", table(columns, rows))
+    parts: list[Any] = [table(columns, rows)]
+    if len(view.analysis.facts.ranks) > 2:  # noqa: PLR2004  of two ranks the table says it all
+        return html.Div(
+            [chart(figures_ranks.waits(summary, view.theme), "Who waits for whom"), card("The longest waits", *parts)]
+        )
+    return card("Who waits for whom", *parts)

@@ -1,17 +1,25 @@
 """Steps over the run: how long they take, what of, and which stand out."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
-from dash import dcc, html
+from dash import html
 
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures
-from ..components import card, empty, link, plot, table
+from ...collector.reports.palette import label_of
+from ..components import address, card, chart, choices, empty, link, plot, table
+from ..words import explain
 from . import View
 
 #: Outliers that are listed.
-MOST_OUTLIERS = 20
+MOST_OUTLIERS: Final = 20
+#: A step this much longer than the median is slow; where none is, the longest few are listed as what they are.
+SLOW_RATIO: Final = 1.1
+#: Ranks that have a link; others are asked for by number.
+MOST_LINKS: Final = 12
+MOST_PARTS: Final = 3
 
 
 def layout(view: View) -> Any:
@@ -19,25 +27,102 @@ def layout(view: View) -> Any:
     facts = view.analysis.facts
     if not facts.steps.count:
         return empty("Steps", "There are no steps in this trace: record at least ten steps of training.")
-    rank = view.number("rank")
-    rank = rank if rank in facts.ranks else None
-    choice = dcc.Dropdown(
-        options=[{"label": "all ranks (mean)", "value": ""}]
-        + [{"label": f"rank {number}", "value": str(number)} for number in facts.ranks],
-        value="" if rank is None else str(rank),
-        clearable=False,
-        id="steps-rank",
-    )
+    chosen = view.query.get("rank", "")
+    everything = chosen == "all"
+    rank = None if everything else view.rank()
+    who = "mean of all ranks, which hides a slow one" if everything else f"rank {rank}"
     return [
-        html.Div([html.Label("Ranks", htmlFor="steps-rank"), choice], className="controls"),
+        rank_choices(view, "steps", chosen, with_all=True),
+        _drawer(view, rank),
         plot(
             figures.steps_over_time(view.analysis, rank, view.theme),
             "steps-over-time",
-            "Every step, by part (click to see it on the timeline)",
+            f"Every step, by part: {who}",
+            "Click a step to see what was different in it; drag to zoom, double-click to see all again.",
         ),
-        plot(figures.durations(view.analysis, view.theme), "durations", "How long steps take"),
+        chart(figures.durations(view.analysis, view.theme), "How long steps take"),
         _outliers(view),
+        explain("step", "p95", "exposed", "negotiate", "queue", "fusion", "idle"),
     ]
+
+
+def rank_choices(view: View, page: str, chosen: str, *, with_all: bool = False, **kept: object) -> Any:
+    """Ranks to choose from, slowest first."""
+    facts, slow = view.analysis.facts, view.summary.slow_rank
+    own = facts.breakdown.own_work_ns.mean(axis=1) if facts.steps.count else np.zeros(len(facts.ranks))
+    order = [facts.ranks[row] for row in np.argsort(-own, kind="stable")]
+    return ordered_choices(view, page, chosen, order, "slowest" if slow is not None else "", with_all=with_all, **kept)
+
+
+def ordered_choices(
+    view: View, page: str, chosen: str, order: Sequence[int], why: str, *, with_all: bool = False, **kept: object
+) -> Any:
+    """Ranks to choose from in an order; the first is shown if none is chosen.
+
+    Args:
+        why: what the first one is.
+    """
+    if len(order) < 2:  # noqa: PLR2004  nothing to choose
+        return None
+    first = order[0]
+    options = [("", f"rank {first} ({why})" if why else f"rank {first}")]
+    options += [(str(rank), f"rank {rank}") for rank in order[1:MOST_LINKS]]
+    asked = view.number("rank")
+    if asked in order[MOST_LINKS:]:
+        options.append((str(asked), f"rank {asked}"))
+    if with_all:
+        options.append(("all", "mean of all"))
+    return choices("Rank", page, "rank", options, "" if chosen == str(first) else chosen, **kept)
+
+
+def _drawer(view: View, rank: int | None) -> Any:
+    """One step: what it took, and what was different from the median step of the same rank."""
+    facts = view.analysis.facts
+    number = view.number("step")
+    if number is None or number not in facts.steps.numbers:
+        return None
+    column = int(np.flatnonzero(facts.steps.numbers == number)[0])
+    row = int(facts.steps.duration_ns[:, column].argmax()) if rank is None else facts.ranks.index(rank)
+    parts = facts.breakdown.parts_ns
+    rows = [
+        (
+            label_of(part, facts.breakdown),
+            milliseconds(float(values[row, column])),
+            milliseconds(float(np.median(values[row]))),
+            f"{float(values[row, column] - np.median(values[row])) / 1e6:+.2f} ms",
+            values[row, column] - np.median(values[row]),
+        )
+        for part, values in parts.items()
+        if values[row, column] or np.median(values[row])
+    ]
+    rows.sort(key=lambda item: -abs(item[4]))
+    took, usual = float(facts.steps.duration_ns[row, column]), float(np.median(facts.steps.duration_ns[row]))
+    around = [int(facts.steps.numbers[at]) for at in (column - 1, column + 1) if 0 <= at < facts.steps.count]
+    links = [
+        link("on the timeline", "timeline", step=number, rank=facts.ranks[row]),
+        " · ",
+        link("its collectives", "communication", step=number, rank=facts.ranks[row]),
+        *(
+            part
+            for near in around
+            for part in (" · ", link(f"step {near}", "steps", step=near, rank=view.query.get("rank")))
+        ),
+        " · ",
+        link("close", "steps", rank=view.query.get("rank")),
+    ]
+    return html.Section(
+        [
+            html.H2(
+                f"Step {number} on rank {facts.ranks[row]}: {milliseconds(took)}, {took / max(usual, 1):.2f} times the median"
+            ),
+            table(("part", "this step", "median", "difference"), [item[:4] for item in rows]),
+            html.P(links),
+        ],
+        className="card drawer",
+        id="step-drawer",
+        role="region",
+        **{"aria-label": f"step {number}"},
+    )
 
 
 def _outliers(view: View) -> Any:
@@ -45,20 +130,37 @@ def _outliers(view: View) -> Any:
     longest = steps.duration_ns.max(axis=0)
     usual = float(np.median(longest))
     order = np.argsort(-longest, kind="stable")[:MOST_OUTLIERS]
-    rows = []
-    for column in order:
-        number, rank = int(steps.numbers[column]), steps.ranks[int(steps.duration_ns[:, column].argmax())]
-        took = float(longest[column])
-        where = link(f"step {number}", "timeline", step=number, rank=rank)
-        rows.append(
-            (where, milliseconds(took), f"{took / usual:.2f}", f"rank {rank}", _largest_part(view, int(column)))
+    slow = [int(column) for column in order if longest[column] > SLOW_RATIO * usual]
+    if not slow:
+        return card(
+            "Slow steps", html.P(f"No step takes more than {SLOW_RATIO:.1f} times the median of {milliseconds(usual)}.")
         )
-    columns = ("step", "took", "times the median", "longest on", "most longer than usual")
-    return card("Longest steps", table(columns, rows))
+    rows = []
+    for column in slow:
+        number, row = int(steps.numbers[column]), int(steps.duration_ns[:, column].argmax())
+        took = float(longest[column])
+        where = link(f"step {number}", "steps", step=number, rank=steps.ranks[row])
+        rows.append(
+            (where, milliseconds(took), f"{took / usual:.2f}", f"rank {steps.ranks[row]}", _different(view, column))
+        )
+    columns = ("step", "took", "times the median", "longest on", "what was longer than usual")
+    return card(f"Slow steps: {len(slow)} take more than {SLOW_RATIO:.1f} times the median", table(columns, rows))
 
 
-def _largest_part(view: View, column: int) -> str:
-    parts = view.analysis.facts.breakdown.parts_ns
-    excess = {name: float((values[:, column] - np.median(values, axis=1)).max()) for name, values in parts.items()}
-    part = max(excess, key=excess.__getitem__)
-    return f"{part} (+{milliseconds(excess[part])})" if excess[part] > 0 else ""
+def _different(view: View, column: int) -> str:
+    """The parts that grew most, with the rank on which they did."""
+    breakdown = view.analysis.facts.breakdown
+    excess = []
+    for part, values in breakdown.parts_ns.items():
+        more = values[:, column] - np.median(values, axis=1)
+        row = int(more.argmax())
+        excess.append((float(more[row]), f"{label_of(part, breakdown)} on rank {breakdown.ranks[row]}"))
+    excess.sort(reverse=True)
+    least = 0.2 * max(excess[0][0], 1.0)
+    shown = [f"{words} (+{milliseconds(ns)})" for ns, words in excess[:MOST_PARTS] if ns > least]
+    return ", ".join(shown)
+
+
+def step_address(number: int, rank: str | None) -> str:
+    """The page with the drawer of a step open."""
+    return address("steps", step=number, rank=rank)

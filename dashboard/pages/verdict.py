@@ -1,20 +1,23 @@
-"""The first screen: the sentence, what it is worth, where the step time goes, and what would help."""
+"""The first screen: the sentence, what it is worth, the plan, where the step time goes, and what would help."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from dash import dcc, html
 
-from ...collector.model.step_times import step_times
-from ...collector.reports import figures
-from ...collector.reports.summary import MIN_SHOWN_GAIN, describe_steps
+from ...collector.model.words import milliseconds
+from ...collector.reports import figures, figures_ranks
+from ...collector.reports.summary import describe_steps, title_of
 from ...timeline.commands import clean
-from ..components import card, finding_card, link, plot
+from ..components import card, chart, finding_card, link
 from ..timeline.evidence import place_of
+from ..words import explain
 from . import View
 
 #: A slider that stands here changes nothing.
 AS_IT_IS: Final = 100
+#: Steps of the plan that are shown.
+MOST_PLAN: Final = 5
 
 
 def _percent(name: str) -> Callable[[int], str]:
@@ -32,67 +35,116 @@ SLIDERS: Final[tuple[tuple[str, str, Callable[[int], str]], ...]] = (
 
 def layout(view: View) -> Any:
     """The page."""
-    analysis = view.analysis
-    verdict = analysis.verdict
-    shown = [finding for finding in analysis.findings if finding.predicted_gain >= MIN_SHOWN_GAIN]
-    style = "verdict healthy" if verdict.class_ == "healthy" else "verdict"
-    title = verdict.class_ if verdict.class_ == "healthy" else f"{verdict.class_}: {verdict.cause}"
-    guilty = verdict.ranks[0] if len(verdict.ranks) == 1 else None
-    where = {"data": "data", "communication": "communication"}.get(verdict.class_, "ranks")
-    condition = [text for text in analysis.condition.sentences() if not verdict.sentence.startswith(text)]
+    summary, facts = view.summary, view.analysis.facts
+    has_steps = facts.steps.count > 0
+    many = len(facts.ranks) > figures_ranks.MOST_ROWS
     return [
-        card("First of all", html.Ul([html.Li(clean(text)) for text in condition])) if condition else None,
-        html.Section(
-            [
-                html.P(clean(title), className="soft"),
-                html.P(clean(verdict.sentence), className="sentence", id="verdict-sentence"),
-                html.P(["→ ", clean(verdict.remedy)], className="remedy") if verdict.remedy else None,
-                html.P(f"Expected: {verdict.predicted_gain:.0%} less time a step.", className="gain")
-                if verdict.predicted_gain
-                else None,
-                html.P(
-                    [
-                        link("Look closer", where, rank=guilty),
-                        " · ",
-                        link("See it on the timeline", "timeline", **place_of(analysis, verdict)),
-                    ]
-                ),
-            ],
-            className=style,
+        card("First of all", html.Ul([html.Li(clean(words)) for words in summary.shown_condition]))
+        if summary.shown_condition
+        else None,
+        _verdict(view),
+        _plan(view),
+        chart(
+            figures.strip(view.analysis, view.theme),
+            f"Step time over the run ({describe_steps(summary.steps)})",
+        )
+        if has_steps
+        else None,
+        chart(
+            figures_ranks.waterfall(summary, view.theme),
+            f"Rank {summary.slow_rank} beside a typical rank",
+            "From the own work of the median of the other ranks to that of the slowest one: orange is longer, blue is shorter.",
         ),
-        plot(figures.anatomy(analysis, view.theme), "anatomy", _heading(view)) if analysis.facts.steps.count else None,
-        html.Section(
-            [
-                html.H2("Findings, by expected gain"),
-                html.Ol(
-                    [
-                        finding_card(finding, number, place_of(analysis, finding))
-                        for number, finding in enumerate(shown)
-                    ],
-                    className="findings",
-                )
-                if shown
-                else html.P("Nothing that is worth a change."),
-            ],
-            className="card",
-        ),
-        _what_if() if analysis.facts.steps.count and analysis.facts.breakdown.knows_compute else None,
-        card("Notes", html.Ul([html.Li(clean(note)) for note in analysis.notes])) if analysis.notes else None,
+        chart(figures.anatomy(view.analysis, view.theme), "The mean step of every rank")
+        if has_steps and not many
+        else None,
+        _findings(view),
+        what_if() if has_steps and facts.breakdown.knows_compute else None,
+        card("Notes", html.Ul([html.Li(clean(note)) for note in summary.notes])) if summary.notes else None,
+        explain("own work", "exposed", "negotiate", "queue", "collective", "typical rank", "interval", "p95"),
     ]
 
 
-def _heading(view: View) -> str:
-    facts = view.analysis.facts
-    return f"The mean step of every rank ({describe_steps(step_times(facts.steps, facts.breakdown))})"
+def _verdict(view: View) -> Any:
+    verdict = view.summary.verdict
+    style = {"healthy": "verdict healthy", "unknown": "verdict unknown"}.get(verdict.class_, "verdict")
+    guilty = verdict.ranks[0] if len(verdict.ranks) == 1 else None
+    where = {"data": "data", "communication": "communication", "compute": "steps"}.get(verdict.class_, "ranks")
+    return html.Section(
+        [
+            html.P(clean(title_of(verdict)), className="soft"),
+            html.H2(clean(verdict.sentence), className="sentence", id="verdict-sentence"),
+            html.P(["→ ", clean(verdict.remedy)], className="remedy") if verdict.remedy else None,
+            html.P(f"Expected: {verdict.predicted_gain:.0%} less time a step.", className="gain")
+            if verdict.predicted_gain
+            else None,
+            html.P(
+                [
+                    link("Look closer", where, rank=guilty),
+                    " · ",
+                    link("See it on the timeline", "timeline", **place_of(view.analysis, verdict)),
+                ]
+            ),
+        ],
+        className=style,
+        **{"aria-label": "verdict"},
+    )
 
 
-def _what_if() -> Any:
-    # A live page is made anew every second: what somebody has set stays.
+def _plan(view: View) -> Any:
+    """From the mean step as it is to what is left when everything has been changed that is worth it."""
+    plan = view.summary.plan[:MOST_PLAN]
+    if not plan:
+        return None
+    now = html.Li([html.Strong(milliseconds(view.summary.steps.mean_ns)), html.Span("now", className="soft")])
+    steps = [
+        html.Li(
+            [
+                html.Strong(milliseconds(step.step_ns)),
+                html.Span(clean(step.finding.remedy or step.finding.sentence), className="soft"),
+            ]
+        )
+        for step in plan
+    ]
+    return card("The plan: what a step takes after each change", html.Ol([now, *steps], className="plan"))
+
+
+def _findings(view: View) -> Any:
+    summary = view.summary
+    shown = summary.shown_findings
+    return html.Section(
+        [
+            html.H2("Findings, by expected gain"),
+            html.Ol(
+                [
+                    finding_card(
+                        finding,
+                        number,
+                        place_of(view.analysis, finding),
+                        is_verdict=finding.sentence == summary.verdict.sentence,
+                    )
+                    for number, finding in enumerate(shown)
+                ],
+                className="findings",
+            )
+            if shown
+            else html.P("Nothing that is worth a change."),
+        ],
+        className="card",
+        **{"aria-label": "findings"},
+    )
+
+
+def what_if() -> Any:
+    """The sliders; they are left alone while a live page goes on (app.show)."""
     kept = {"persistence": True, "persistence_type": "memory"}
     marks = {0: "none", AS_IT_IS // 2: "half", AS_IT_IS: "as it is"}
     sliders = [
         html.Div(
-            [html.Label(label, htmlFor=name), dcc.Slider(0, AS_IT_IS, 5, value=AS_IT_IS, marks=marks, id=name, **kept)],
+            [
+                html.Span(label, id=f"{name}-label"),
+                dcc.Slider(0, AS_IT_IS, 5, value=AS_IT_IS, marks=marks, id=name, allow_direct_input=False, **kept),
+            ],
             className="slider",
         )
         for name, label, _ in SLIDERS
@@ -108,6 +160,10 @@ def _what_if() -> Any:
         className="switches",
         **kept,
     )
-    return card(
-        "What if", html.Div(sliders, className="sliders"), switches, html.P(id="what-if-answer", className="gain")
+    answer = html.P(id="what-if-answer", className="gain", role="status")
+    return html.Section(
+        [html.H2("What if"), html.Div(sliders, className="sliders"), switches, answer],
+        className="card",
+        id="what-if",
+        **{"aria-label": "what if"},
     )

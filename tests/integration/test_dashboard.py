@@ -106,7 +106,7 @@ def test_every_page_shows_what_it_is_for(page: Page, address: str) -> None:
     """In light and dark, without a complaint in the console."""
     expected = {
         "verdict": "longer than the other rank in every step, in forward",
-        "steps": "Longest steps",
+        "steps": "How long steps take",
         "ranks": "Who waits for whom",
         "communication": "How communication does",
         "data": "How long the training waits",

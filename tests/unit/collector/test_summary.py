@@ -20,7 +20,8 @@ from tlkit.collector.predict.what_if import predict
 from tlkit.collector.reports.html import to_html
 from tlkit.collector.reports.markdown import to_markdown
 from tlkit.collector.reports.report import MAX_DURATIONS, _chosen, to_report
-from tlkit.collector.reports.summary import BlameRow, PlanStep, Summary, summarize
+from tlkit.collector.reports.rows import BlameRow, PlanStep
+from tlkit.collector.reports.summary import Summary, summarize
 from tlkit.collector.reports.terminal import render
 
 from .test_device import kineto
@@ -58,7 +59,6 @@ def views(analysis: Analysis, summary: Summary) -> dict[str, str]:
 
 def test_four_views_of_one_analysis_show_the_same_numbers() -> None:
     """Steps, parts, findings, predictions, scaling and notes."""
-    pytest.importorskip("plotly")
     analysis = analyze(make_trace(jittered(changed(2, 40, [1], every=3, forward=230))))
     alone = analyze(make_trace([[list(parts) for parts in uniform(1, 40, {"forward": 60, "backward": 120})[0]]]))
     summary = summarize(analysis, [predict(analysis.facts, ["straggler=none"])], scaling(analysis, alone))
@@ -108,7 +108,6 @@ def test_where_mean_and_median_tell_different_stories_a_note_says_so() -> None:
 
 def test_blame_and_plan_are_drawn_by_all_views() -> None:
     """Once an analysis has them."""
-    pytest.importorskip("plotly")
     analysis = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))
     blamed = BlameRow(
         rank=1, track="training", category="forward", name="<b>conv</b>", why="own work", mean_ns=61e6, share=0.42
