@@ -20,6 +20,7 @@ from .json_events import args_of, iterate_events
 from .merging import with_profile
 from .nsys_reports import SUFFIX as NSYS_SUFFIX
 from .nsys_reports import as_sqlite
+from .profile_folders import newest_run, without_copies
 from .remote import fetch, is_url
 from .source import Source
 from .trace import Trace
@@ -72,9 +73,11 @@ def open_trace(
         )
     if not known:
         raise UnknownFormatError(
-            f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod, a trace of "
-            "the PyTorch profiler or a dump of torch's Flight Recorder, an sqlite export of Nsight Systems, or other Chrome "
-            "trace JSON; plain, gzip or zstd"
+            f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod, "
+            f"a trace of "
+            "the PyTorch profiler or a dump of torch's Flight Recorder, an XPlane of TensorFlow's or JAX's profiler, "
+            "an sqlite export "
+            "of Nsight Systems, or other Chrome trace JSON; plain, gzip or zstd"
         )
     if set(known) == {own_format.NAME, kineto.NAME}:
         own, of_profiler = (
@@ -139,7 +142,8 @@ def _read_files(reader: Format, sources: Sequence[Source], progress: Progress) -
         raise TraceError(f"{sources[0].path}: there is not memory enough to read it") from error
     except Exception as error:  # a reader of another package, or a file damaged in a way that nobody has thought of
         raise ReaderError(
-            f"{sources[0].path}: the reader of `{reader.NAME}` failed on it{_place_of(error)} ({first_line(error)}); the file is "
+            f"{sources[0].path}: the reader of `{reader.NAME}` failed on it{_place_of(error)} ({first_line(error)}); "
+            f"the file is "
             "damaged, or the reader has a fault"
         ) from error
 
@@ -162,16 +166,7 @@ def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
         path = Path(item)
         if path.is_dir():
             complete_family = False
-            inside = _files_in(path)
-            reports = {child.with_suffix(".sqlite") for child in inside if child.suffix == NSYS_SUFFIX}
-            known = [
-                child
-                for child in inside
-                if child not in reports and (child.suffix == NSYS_SUFFIX or _find_format(Source(child)) is not None)
-            ]
-            if not known:
-                raise TraceNotFoundError(_without_traces(path, inside))
-            files += known
+            files += _known_in(path)
         elif path.exists():
             files.append(path)
         elif glob.has_magic(str(item)):
@@ -183,6 +178,27 @@ def _expand(given: Sequence[str | Path]) -> tuple[list[Path], bool]:
         else:
             raise TraceNotFoundError(f"{item}: no such file; did the run write its timeline elsewhere?")
     return list(dict.fromkeys(as_sqlite(files))), complete_family
+
+
+def _known_in(folder: Path) -> list[Path]:
+    """The traces in a folder, or those of the newest run in a log folder of a profiler.
+
+    Raises:
+        TraceNotFoundError: there are none.
+    """
+    inside = without_copies(_files_in(folder))
+    reports = {child.with_suffix(".sqlite") for child in inside if child.suffix == NSYS_SUFFIX}
+    known = [
+        child
+        for child in inside
+        if child not in reports and (child.suffix == NSYS_SUFFIX or _find_format(Source(child)) is not None)
+    ]
+    if known:
+        return known
+    run = newest_run(folder)
+    if run is None:
+        raise TraceNotFoundError(_without_traces(folder, inside))
+    return _known_in(run)
 
 
 def _files_in(folder: Path) -> list[Path]:

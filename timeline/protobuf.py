@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as much as Perfetto's traces need: no schema, no code made by a compiler."""
+"""The wire format of protocol buffers, as much as traces of Perfetto and XPlane need: no schema, no code made by a compiler."""
 # ruff: noqa: PLR2004  bits and bytes of the format
 
 import struct
@@ -31,13 +31,14 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
     raise WireError("a number without an end")
 
 
-def fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """Number, wire type and value of the fields of a message, in order.
+def places(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Number and wire type of the fields of the message at `data[at:end]`, in order, with what they hold.
+
+    That is the value and 0 of a number, and the beginning and the end in `data` of anything else that has a length.
 
     Raises:
         WireError: it is damaged.
     """
-    at, end = 0, len(data)
     while at < end:
         tag = data[at]
         at += 1
@@ -45,26 +46,38 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
             tag, at = read_varint(data, at - 1)
         kind = tag & 7
         if kind == VARINT:
-            value: Any = data[at] if at < end else 0x80
+            value = data[at] if at < end else 0x80
             if value < 0x80:
                 at += 1
             else:
                 value, at = read_varint(data, at)
+            if at > end:
+                raise WireError("a field reaches beyond its message")
+            yield tag >> 3, kind, value, 0
         elif kind == BYTES:
             length, at = read_varint(data, at)
             if length > end - at:
                 raise WireError("a field reaches beyond its message")
-            value = data[at : at + length]
+            yield tag >> 3, kind, at, at + length
             at += length
         elif kind in {FIXED64, FIXED32}:
             size = 8 if kind == FIXED64 else 4
             if size > end - at:
                 raise WireError("a field reaches beyond its message")
-            value = int.from_bytes(data[at : at + size], "little")
+            yield tag >> 3, kind, int.from_bytes(data[at : at + size], "little"), 0
             at += size
         else:
             raise WireError("a field of an unknown kind")
-        yield tag >> 3, kind, value
+
+
+def fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
+    """Number, wire type and value of the fields of a message, in order.
+
+    Raises:
+        WireError: it is damaged.
+    """
+    for field, kind, value, end in places(data, 0, len(data)):
+        yield field, kind, data[value:end] if kind == BYTES else value
 
 
 def signed(value: Any) -> int:

@@ -160,6 +160,14 @@ CALLERS: Final = (
 MIXED: Final = "mixed"
 """Tensors of several callers, or places, that travelled in one collective."""
 
+#: Stages of a tf.data pipeline: a span named by a stage is a request for an element, answered in it or, where the stage works on
+#: threads of its own, awaited in it.
+STAGE: Final = "Iterator::"
+STAGE_PRODUCE: Final = " (produce)"
+"""Ends the name of a span in which a stage makes an element on a thread of its own."""
+STAGE_FUNCTION: Final = " (function)"
+"""Ends the name of a span in which the user's function of a stage runs."""
+
 #: What a training script is written in, as timelines and remedies name it.
 FRAMEWORKS: Final = ("torch", "tensorflow", "keras", "jax")
 

@@ -13,6 +13,7 @@ from ..model.intervals import intersect, of_spans, total_within
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, accumulation
+from .framework_words import Advice, advise
 
 #: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the
 #: same twice for each state (Adam has two, momentum one).
@@ -62,10 +63,7 @@ class SlowOptimizer:
                     "gradient_bytes": round(nbytes),
                     "optimizer": name,
                 },
-                remedy=(
-                    f"{name}(…, fused=True) updates in one pass (SGD, Adam, AdamW, Adagrad have it); look for work of your own "
-                    f"in step hooks; or update less often ({accumulation(facts)})."
-                ),
+                remedy=advise(facts, Advice.FUSED_UPDATE, name=name, accumulation=accumulation(facts)),
                 sentence=(
                     f"{name} takes {took} of each {milliseconds(step_ns)} step; "
                     + (

@@ -11,14 +11,21 @@ from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORK
 from ..facts import Facts
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.pattern import find_pattern
+from ..model.stages import Pipeline, describe, find_pipeline
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
+from .framework_words import Advice, advise, is_torch
+from .stages import stage_remedy, stage_sentence
 
 #: Waits shorter than this share of the step are the price of asking.
 MIN_RATIO: Final = 0.02
 #: What it costs to be handed batches by workers that keep up: no setting takes that away.
 HAND_OVER_RATIO: Final = 0.05
+#: Of the wait for a tf.data pipeline so much has to be hidden by making batches ahead, or the cores for that are not there.
+MIN_HIDDEN_RATIO: Final = 0.3
+#: Stages that a report names.
+MAX_STAGES: Final = 8
 #: So many times what starting workers costs the ranks in the same step is not due to it.
 MUCH_MORE: Final = 1.5
 
@@ -43,6 +50,16 @@ class SlowLoader:
         outcome = facts.outcome(Change(work={str(Category.DATA): kept}, loading=np.broadcast_to(kept, waits_ns.shape)))
         if 0 < _workers_needed(made, step_ns, wait_ns) <= workers:
             outcome = facts.outcome_of(outcome.saved_ns - HAND_OVER_RATIO * step_ns, outcome.change)
+        pipeline = _slowest_pipeline(facts, ranks)
+        if pipeline is None:
+            remedy = _remedy(facts, made, step_ns, wait_ns)
+        else:
+            overlapped_ns = _overlapped_ns(facts, pipeline, step_ns, wait_ns)
+            hidden = (step_ns - overlapped_ns) / max(float(outcome.saved_ns.mean()), 1.0)
+            can_overlap = hidden > MIN_HIDDEN_RATIO
+            if can_overlap:
+                outcome = facts.outcome_of(outcome.saved_ns * min(hidden, 1.0), outcome.change)
+            remedy = stage_remedy(pipeline, can_overlap=can_overlap)
         if outcome.gain < MIN_RATIO:
             return []
         pattern = find_pattern(_long_waits(waits_ns[guilty].max(axis=0)), facts.steps.numbers)
@@ -52,6 +69,7 @@ class SlowLoader:
             "pattern": pattern.kind,
             **pattern.evidence,
             **made,
+            **({"stages": describe(pipeline.stages[:MAX_STAGES])} if pipeline is not None else {}),
         }
         size = max(facts.trace.meta.size, 1)
         who = name_ranks(ranks, len(facts.ranks) if len(ranks) == len(facts.ranks) else size)
@@ -60,7 +78,12 @@ class SlowLoader:
         sentence = (
             f"{who} {verb} {milliseconds(wait_ns)} of each {milliseconds(step_ns)} step for the data loader"
             + ("" if pattern.kind == "always" else f" ({pattern.words})")
-            + (f", which spends its time {made['slow_part']}{made['how']}" if made["slow_part"] else "")
+            + (
+                f", which spends its time {made['slow_part']}{made['how']}"
+                if made["slow_part"] and pipeline is None
+                else ""
+            )
+            + (stage_sentence(pipeline) if pipeline is not None else "")
             + ("." if every else ", and the other ranks wait for them.")
         )
         return [
@@ -72,7 +95,7 @@ class SlowLoader:
                 gain_interval=outcome.interval,
                 confidence=0.95 if pattern.kind == "always" else 0.85,
                 evidence=evidence,
-                remedy=_remedy(made, step_ns, wait_ns, workers),
+                remedy=remedy,
                 sentence=sentence,
                 outcome=outcome,
             )
@@ -153,10 +176,7 @@ class WorkerStartUp:
                     "mean_start_ns": round(float(starts["dur_ns"].mean())),
                     "mean_cost_ns": round(each_ns),
                 },
-                remedy=(
-                    "Keep the workers: DataLoader(persistent_workers=True), and one loader for all epochs; or make epochs longer "
-                    "(a sampler that goes round several times)."
-                ),
+                remedy=advise(facts, Advice.PERSISTENT_WORKERS),
                 sentence=(
                     f"The loader's workers start anew {len(starts) / len(ranks):.0f} times in {facts.steps.count} steps, and "
                     f"each time the training waits {milliseconds(each_ns)} for them."
@@ -209,14 +229,29 @@ def _workers_needed(made: dict[str, Any], step_ns: float, wait_ns: float) -> int
     return max(1, math.ceil(fetch_ns / max(step_ns - wait_ns, 1.0) * 1.2)) if fetch_ns else 0
 
 
-def _remedy(made: dict[str, Any], step_ns: float, wait_ns: float, workers: int) -> str:
-    fetch_ns = float(made["fetch_ns"])
+def _slowest_pipeline(facts: Facts, ranks: Sequence[int]) -> Pipeline | None:
+    """The tf.data pipeline of the rank where it has most to do; None where the trace shows none."""
+    spans = facts.in_steps(facts.trace.spans)
+    found = [find_pipeline(facts.trace, spans[spans["rank"] == rank]) for rank in ranks]
+    return max((pipeline for pipeline in found if pipeline is not None), key=lambda made: made.work_ns, default=None)
+
+
+def _overlapped_ns(facts: Facts, pipeline: Pipeline, step_ns: float, wait_ns: float) -> float:
+    """How long a step takes if batches are made while the training computes: cores do only so much at a time."""
+    busy_ns = step_ns - wait_ns
+    on_host_ns = 0.0 if facts.breakdown.on_device else busy_ns
+    cores = pipeline.cores or 1
+    return max(busy_ns, (pipeline.work_ns + on_host_ns) / cores)
+
+
+def _remedy(facts: Facts, made: dict[str, Any], step_ns: float, wait_ns: float) -> str:
+    fetch_ns, workers = float(made["fetch_ns"]), int(made["workers"])
     busy_ns = max(step_ns - wait_ns, 1.0)
+    if not fetch_ns or not is_torch(facts):
+        return advise(facts, Advice.FASTER_LOADER)
     where = "dataset's __getitem__ (caching, cheaper decoding, fewer transforms)"
     if made["slow_part"] == "in collate_fn":
         where = "collate_fn"
-    if not fetch_ns:
-        return "Make the loader faster, or raise DataLoader(num_workers=…)."
     needed = _workers_needed(made, step_ns, wait_ns)
     if workers == 0:
         return (

@@ -13,6 +13,7 @@ from ..model.idle import BETWEEN, HOST, LAUNCH, QUEUED, REASONS
 from ..model.words import duration, milliseconds, shorten
 from ..predict.change import Change
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
+from .framework_words import Advice, advise
 from .idle_words import CLASS_OF, cause_of, confidence_of, idle_remedy, idle_sentence
 
 #: So much a device is idle in healthy runs, between kernels and around the step; as a share of the rest of the step.
@@ -63,7 +64,7 @@ def find_idle(facts: Facts, device: Device, reason: str) -> Finding:
         outcome=outcome,
         confidence=confidence_of(reason),
         evidence=_evidence(device, reason),
-        remedy=idle_remedy(device, reason),
+        remedy=idle_remedy(device, reason, facts.trace.meta.framework),
         sentence=idle_sentence(device, reason, f"of each {milliseconds(step_ns)} step"),
     )
 
@@ -107,10 +108,7 @@ class SlowCopies:
                 outcome=outcome,
                 confidence=0.6,
                 evidence=evidence,
-                remedy=(
-                    "DataLoader(pin_memory=True) and batch.to(device, non_blocking=True), one batch ahead, so that copies run "
-                    "behind computation; send smaller types (uint8 images) and convert on the device."
-                ),
+                remedy=advise(facts, Advice.COPIES_AHEAD),
                 sentence=(
                     f"In each {milliseconds(facts.mean_step_ns)} step {milliseconds(float(common_ns.mean()))} pass with copies "
                     f"to the device, which no {'kernel' if facts.breakdown.on_device else 'computation'} hides."

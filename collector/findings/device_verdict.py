@@ -11,6 +11,7 @@ from ..model.idle import BETWEEN, HOST, QUEUED, REASONS
 from ..model.words import duration, milliseconds, shorten
 from .base import WORTH_RATIO, Finding
 from .device import exposed_sentence, find_idle
+from .framework_words import Advice, advice_of
 from .idle_words import CLASS_OF, cause_of, during, idle_remedy, idle_sentence
 from .plain import plain
 
@@ -37,7 +38,7 @@ def device_verdict(facts: Facts, worthy: Sequence[Finding]) -> Finding | None:
         shares[str(part)] = device.share(float(parts[str(part)].sum()))
     largest = max(shares, key=lambda name: shares[name])
     if shares[largest] > WORTH_RATIO:
-        return _part_of_recording(device, largest, shares[largest])
+        return _part_of_recording(device, largest, shares[largest], facts.trace.meta.framework)
     return _busy(device)
 
 
@@ -55,7 +56,7 @@ def _recorded(device: Device) -> str:
     return f"of {milliseconds(device.mean_ns)} recorded"
 
 
-def _part_of_recording(device: Device, name: str, share: float) -> Finding:
+def _part_of_recording(device: Device, name: str, share: float, framework: str) -> Finding:
     """The largest cost of a recording without steps."""
     of_what = _recorded(device)
     kernels_ns = device.kernels.total_ns / device.count
@@ -78,10 +79,10 @@ def _part_of_recording(device: Device, name: str, share: float) -> Finding:
         class_, cause = "data", "slow-loader"
         waited = duration(float(device.breakdown.parts_ns[name].sum()) / device.count)
         sentence = f"The device waits for the data loader for {waited} {of_what}."
-        remedy = "More or faster loader workers: DataLoader(num_workers=…, persistent_workers=True, prefetch_factor=4)."
+        remedy = advice_of(framework, Advice.MORE_WORKERS)
     else:
         class_, cause = CLASS_OF.get(name, "compute"), cause_of(name)
-        sentence, remedy = idle_sentence(device, name, of_what), idle_remedy(device, name)
+        sentence, remedy = idle_sentence(device, name, of_what), idle_remedy(device, name, framework)
     return plain(
         class_,
         cause,

@@ -10,6 +10,7 @@ from ..facts import Facts
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds
 from .base import Finding
+from .framework_words import Advice, advise
 
 #: The loss, zero_grad and the loop itself are host code, too; this much, as a share of the rest of the step, is ordinary.
 ORDINARY_RATIO: Final = 0.1
@@ -39,7 +40,7 @@ class HostCode:
                 outcome=outcome,
                 confidence=0.6,
                 evidence={"mean_ns": round(float(host_ns.mean())), "pattern": pattern.kind, **pattern.evidence},
-                remedy="Look at what the loop does besides the model (logging, metrics, .item(), evaluation): do it less often.",
+                remedy=advise(facts, Advice.LESS_HOST_CODE),
                 sentence=(
                     f"Every rank spends {milliseconds(float(host_ns.mean()))} of each {milliseconds(step_ns)} step in code "
                     "that is neither data loading, nor forward, backward or optimizer."
@@ -79,7 +80,7 @@ class Checkpoints:
                 outcome=outcome,
                 confidence=0.9,
                 evidence={"steps": steps, "mean_ns": round(float(writing_ns[writing_ns > 0].mean()))},
-                remedy="Save less often, or in the background (torch.distributed.checkpoint.async_save).",
+                remedy=advise(facts, Advice.SAVE_IN_BACKGROUND),
                 sentence=(
                     f"{steps} of {facts.steps.count} steps wait for a checkpoint of "
                     f"{milliseconds(float(writing_ns[writing_ns > 0].mean()))}."

@@ -5,6 +5,7 @@ from typing import Final
 from ..model.device import Device
 from ..model.idle import BLOCKING_COPY, COLLECTIVE, HOST, HOST_WORK, INPUT, LAUNCH, QUEUED, SYNCHRONISATION
 from ..model.words import duration, shorten
+from .framework_words import Advice, advice_of
 
 #: Findings are of class compute unless they say otherwise.
 CLASS_OF: Final = {INPUT: "data", COLLECTIVE: "communication", QUEUED: "unknown"}
@@ -24,20 +25,19 @@ _SENTENCES: Final = {
     HOST: "while the trace does not show what the host does{}.",
 }
 _REMEDIES: Final = {
-    LAUNCH: "Have the host do less for each kernel: torch.compile(mode='reduce-overhead') or CUDA graphs, larger batches, fused "
-    "optimizers.",
     HOST_WORK: "Move this work off the training thread (loader workers, or a thread one step ahead) or onto the device. If it is "
     "a first call (compilation, loading of kernels, tuning), warm up before you profile.",
-    INPUT: "Prepare the input ahead: DataLoader(num_workers=…, prefetch_factor=…) or a thread one batch ahead, or decode and "
-    "transform on the device.",
-    BLOCKING_COPY: "Copy without blocking: pinned memory (pin_memory=True, tensor.pin_memory()) with non_blocking=True; batch "
-    "reads of results (.cpu(), .tolist(), .item()) and do them once every some steps.",
-    SYNCHRONISATION: "Do not read values of the device in the loop (.item(), bool(tensor), nonzero, print, "
-    "torch.cuda.synchronize()): keep them on the device and read them once every some steps.",
     COLLECTIVE: "Let collectives of the host (Gloo) run asynchronously, or use NCCL on a stream beside the kernels.",
-    HOST: "Record with torch.profiler.profile(with_stack=True), which shows what Python does here.",
     QUEUED: "Record once more with all kernels (CUDA graphs: nsys profile --cuda-graph-trace=node) and see on which event the "
     "stream waits; do not judge this part by its idle time.",
+}
+#: Those that each framework calls otherwise.
+_ADVICE: Final = {
+    LAUNCH: Advice.FEWER_LAUNCHES,
+    INPUT: Advice.INPUT_AHEAD,
+    BLOCKING_COPY: Advice.COPY_WITHOUT_BLOCKING,
+    SYNCHRONISATION: Advice.READ_LATER,
+    HOST: Advice.SHOW_HOST,
 }
 _ALLOCATOR: Final = (
     "The allocator asks the driver for memory in the loop: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no "
@@ -98,8 +98,8 @@ def idle_sentence(device: Device, reason: str, of_what: str) -> str:
     return f"The device is idle for {took} {of_what} {_SENTENCES[reason].format(where)}"
 
 
-def idle_remedy(device: Device, reason: str) -> str:
-    """What to change."""
+def idle_remedy(device: Device, reason: str, framework: str) -> str:
+    """What to change, in the words of a framework."""
     cause = device.causes.get(reason)
     call = cause.calls[0][0] if cause is not None and cause.calls else ""
     operator = cause.operators[0][0] if cause is not None and cause.operators else ""
@@ -107,4 +107,4 @@ def idle_remedy(device: Device, reason: str) -> str:
         return _ALLOCATOR
     if reason == HOST_WORK and "flatten_dense_tensors" in operator:
         return _BUFFERS
-    return _REMEDIES[reason]
+    return _REMEDIES[reason] if reason in _REMEDIES else advice_of(framework, _ADVICE[reason])

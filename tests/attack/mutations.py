@@ -16,6 +16,8 @@ from tlkit.timeline.export import write
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Whole lines of recorded shards, so that a mutation is read in a tenth of a second.
 SHARD_LINES = 600
+#: Larger samples are left out for the same reason.
+LARGEST_NBYTES = 150_000
 
 Mutation = Callable[[random.Random, bytes], bytes]
 
@@ -95,7 +97,9 @@ def corpus(folder: Path) -> dict[str, bytes]:
     found["merged.json"] = (folder / "merged.json").read_bytes()
     for sample in sorted((REPOSITORY / "samples" / "formats").glob("*/*")):
         if sample.suffix not in {".py", ".md"}:
-            found[sample.name] = gzip.decompress(sample.read_bytes()) if sample.suffix == ".gz" else sample.read_bytes()
+            data = gzip.decompress(sample.read_bytes()) if sample.suffix == ".gz" else sample.read_bytes()
+            if len(data) < LARGEST_NBYTES:
+                found[sample.name.removesuffix(".gz")] = data
     return found
 
 

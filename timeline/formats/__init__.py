@@ -5,7 +5,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, cast
 
 from ..errors import UsageError, first_line
-from . import chrome, flight_recorder, horovod, kineto, nccl_inspector, nsys, perfetto, tlkit, written
+from . import chrome, flight_recorder, horovod, kineto, nccl_inspector, nsys, perfetto, tlkit, written, xplane
 from .base import Format, Progress
 
 #: Entry points of this group name readers: modules, or classes that are made without arguments.
@@ -20,6 +20,7 @@ _OWN: Final[tuple[Any, ...]] = (
     nsys,
     flight_recorder,
     nccl_inspector,
+    xplane,
     perfetto,
     chrome,
 )
