@@ -207,8 +207,8 @@ def _kinds_and_categories(
     if is_loader_thread(line.name):
         is_loader, is_waiting = np.ones(len(kept), bool), np.zeros(len(kept), bool)
     else:
-        is_waiting = covered(start[kept], start[waits], end[waits])
-        is_loader = covered(start[kept], start[functions], end[functions]) & ~is_waiting
+        is_waiting = covered(start[kept], end[kept], start[waits], end[waits])
+        is_loader = covered(start[kept], end[kept], start[functions], end[functions]) & ~is_waiting
     is_collective = np.array([what.is_collective for what in told], bool) & ~is_loader & (not has_device)
     category = np.array([_NUMBER[what.category] for what in told], np.int8)
     if has_device:

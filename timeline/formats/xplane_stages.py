@@ -116,20 +116,27 @@ def _with_roles(line: Line, roles: dict[int, str]) -> list[int]:
 
 
 def _cover(line: Line, rows: Sequence[int]) -> np.ndarray:
-    """Which events of a line begin inside one of `rows`: bool[event]."""
-    return covered(
-        np.frombuffer(line.start_ns, np.int64) if len(line) else np.zeros(0, np.int64),
-        np.array([line.start_ns[row] for row in rows], np.int64),
-        np.array([line.start_ns[row] + line.dur_ns[row] for row in rows], np.int64),
-    )
+    """Which events of a line lie inside one of `rows`: bool[event]."""
+    start = np.frombuffer(line.start_ns, np.int64) if len(line) else np.zeros(0, np.int64)
+    end = start + (np.frombuffer(line.dur_ns, np.int64) if len(line) else 0)
+    chosen = np.array(rows, np.int64)
+    return covered(start, end, start[chosen], end[chosen])
 
 
-def covered(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Which moments lie inside an interval, which may nest: bool[moment]."""
+def covered(begun: np.ndarray, over: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which events lie inside one of some intervals, which may nest and overlap: bool[event].
+
+    Args:
+        begun: when each event begins.
+        over: when each event ends.
+        starts: of the intervals, in any order.
+        ends: of the intervals.
+    """
     if not len(starts):
-        return np.zeros(len(times), bool)
+        return np.zeros(len(begun), bool)
     order = np.argsort(starts, kind="stable")
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
-    position = np.searchsorted(starts, times, side="right") - 1
-    inside: np.ndarray = (position >= 0) & (times < reach[np.maximum(position, 0)])
+    position = np.searchsorted(starts, begun, side="right") - 1
+    last = reach[np.maximum(position, 0)]
+    inside: np.ndarray = (position >= 0) & (begun < last) & (over <= last)
     return inside

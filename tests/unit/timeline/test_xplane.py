@@ -283,9 +283,17 @@ def test_every_event_is_a_span_at_its_time(
 
 
 @settings(max_examples=examples(100))
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20))), st.lists(st.integers(-5, 80)))
-def test_covered_is_inside_of_any(intervals: list[tuple[int, int]], times: list[int]) -> None:
-    """Nested and overlapping ones."""
-    starts, ends = np.array([a for a, _ in intervals], np.int64), np.array([a + d for a, d in intervals], np.int64)
-    expected = [any(a <= at < a + d for a, d in intervals) for at in times]
-    assert covered(np.array(times, np.int64), starts, ends).tolist() == expected
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=4),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))),
+)
+def test_covered_is_inside_of_intervals(intervals: list[tuple[int, int]], events: list[tuple[int, int]]) -> None:
+    """Nested and overlapping ones; what reaches beyond an interval, or around it, is not inside."""
+    begun = np.array([at for at, _ in events], np.int64)
+    over = begun + np.array([length for _, length in events], np.int64)
+    starts = np.array([start for start, _ in intervals], np.int64)
+    ends = starts + np.array([length for _, length in intervals], np.int64)
+    expected = [
+        any(start <= at < start + size and at + length <= start + size for start, size in intervals) for at, length in events
+    ]
+    assert covered(begun, over, starts, ends).tolist() == expected
