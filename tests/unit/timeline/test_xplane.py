@@ -294,6 +294,7 @@ def test_covered_is_inside_of_intervals(intervals: list[tuple[int, int]], events
     starts = np.array([start for start, _ in intervals], np.int64)
     ends = starts + np.array([length for _, length in intervals], np.int64)
     expected = [
-        any(start <= at < start + size and at + length <= start + size for start, size in intervals) for at, length in events
+        any(start <= at < start + size and at + length <= start + size for start, size in intervals)
+        for at, length in events
     ]
     assert covered(begun, over, starts, ends).tolist() == expected
