@@ -2,7 +2,8 @@
 
 A bucket is some parameters of one dtype and device.  When backward has produced the last of its gradients, all of them are
 copied into the bucket's memory and submitted together, each under its own name; the runtime then reduces the memory as it is.
-Afterwards `.grad` is that memory, so nothing is copied back (`gradient_memory.py` sees to it that it belongs to nobody else).
+Afterwards `.grad` is that memory, so nothing is copied back (`gradient_memory.py` sees to it that it belongs to nobody else);
+on a device it is from the copying on, as with DDP's `gradient_as_bucket_view`, and what was copied is free again.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +25,10 @@ BUCKET_NBYTES: Final = 8 * 1024 * 1024
 
 #: Bytes of the bucket that is ready last: nothing is left to hide it behind.
 LAST_BUCKET_NBYTES: Final = 1024 * 1024
+
+#: Whether gradients in host memory become pieces of the bucket when they are copied in, as those on a device do, rather than when
+#: they are reduced.  There is more of that memory, and until it is reduced the program sees its own gradient.
+ADOPTS_ON_CPU: Final = False
 
 #: Elements above which a gradient is scaled while it is copied; smaller ones are cheaper to scale all at once.
 _LARGE_NUMEL: Final = 16 * 1024
@@ -71,6 +76,7 @@ class Bucket:
         numel = sum(parameter.numel() for parameter in self.parameters)
         self._elements = slice(first_element, first_element + numel)
         self._layout = memory.layout
+        self._adopts = ADOPTS_ON_CPU or not self.parameters[0].is_cpu
         self._large = [parameter.numel() >= _LARGE_NUMEL for parameter in self.parameters]
         self._requests = [
             Request(
@@ -151,9 +157,20 @@ class Bucket:
                     layout.memory[self._elements].mul_(factor)
                 else:
                     torch._foreach_mul_(small_slots, factor)
+        self._adopt(kept, slots)
         self._kept = kept
         pieces = layout.pieces[self._places]
         self.launched = submit_prepared([self._requests[place] for place in kept], [pieces[place] for place in kept])
+
+    def _adopt(self, places: Sequence[int], slots: Sequence[torch.Tensor]) -> None:
+        """Let go of what was copied in, so that there are no two gradients of all parameters at once."""
+        if not self._adopts:
+            return
+        for place in places:
+            parameter, slot = self.parameters[place], slots[place]
+            gradient = parameter.grad
+            if gradient is not None and gradient is not slot and gradient.layout is torch.strided:
+                parameter.grad = slot
 
     def remember_versions(self) -> None:
         """Note what the gradients are now, so that `finish` can tell whether backward has added to them."""

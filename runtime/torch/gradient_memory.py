@@ -57,8 +57,11 @@ class Layout:
 
 
 def _shaped_like(piece: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A piece of memory with the shape and strides of a parameter, which autograd gives to gradients."""
-    return piece.as_strided(parameter.shape, parameter.stride(), piece.storage_offset())
+    """A piece of memory with the shape and strides of a parameter, which autograd gives to gradients.
+
+    It counts its own changes (`_version`): those that the runtime makes to the memory are none of the program's.
+    """
+    return piece.as_strided(parameter.shape, parameter.stride(), piece.storage_offset()).data
 
 
 class GradientMemory:

@@ -65,6 +65,46 @@ answer(wrong)
     assert [result.answer for result in results] == [[], []]
 
 
+def test_gradients_on_a_device_are_not_there_twice() -> None:
+    """They are pieces of the buckets as soon as backward is done; here the host's memory stands for the device's."""
+    results = run_ranks(
+        2,
+        """
+from tlkit.runtime.torch import buckets, gradient_memory
+buckets.ADOPTS_ON_CPU = True
+layouts = []
+plain = gradient_memory.Layout.__init__
+def remember(self, *args):
+    plain(self, *args)
+    layouts.append(self)
+gradient_memory.Layout.__init__ = remember
+"""
+        + _TRAINING
+        + """
+import warnings
+(layout,) = layouts
+inside, warned = [], []
+for scale in range(1, 9):
+    optimizer.zero_grad()
+    net(torch.full((1, 4), float(scale + rank))).sum().backward()
+    starts = {slot.data_ptr() for slot in layout.slots}
+    inside.append({p.grad.data_ptr() for p in net.parameters()} == starts)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.step()
+    warned += [str(each.message) for each in caught]
+own = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+own.load_state_dict(net.state_dict())
+for r in range(2):
+    (own(torch.full((1, 4), float(8 + r))).sum() / 2).backward()
+close = [torch.allclose(p.grad, q.grad) for p, q in zip(net.parameters(), own.parameters())]
+answer([all(inside), warned, all(close)])
+""",
+    )
+
+    assert [result.answer for result in results] == [[True, [], True]] * 2
+
+
 def test_memory_of_gradients_is_used_again() -> None:
     """A program that keeps nothing always gets the same memory; one that keeps a step's gradients gets two in turn."""
     results = run_ranks(
