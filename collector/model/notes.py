@@ -1,10 +1,16 @@
 """What a reader has to know to take the numbers for what they are, beside the trace's condition."""
 
+from typing import Final
+
 import numpy as np
 
+from ...timeline.vocabulary import GPU_CLOCK_OFF
 from ..facts import Facts
 from .condition import Condition
 from .words import milliseconds
+
+#: Times of a device that are known worse than this are worth a word (a short kernel takes as long).
+WORTH_TELLING_NS: Final = 100_000.0
 
 
 def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:
@@ -23,6 +29,13 @@ def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:
         notes.append(
             "only the sums of the parts of each step were recorded: which rank is slow, and in which part, can be told; what the "
             "communication is and what hides it cannot (HOROVOD_TIMELINE_EVERY=100:5 records 5 of every 100 steps in full)"
+        )
+    counters = facts.trace.counters
+    off_ns = float(counters[counters["name"] == GPU_CLOCK_OFF]["value"].max()) if len(counters) else 0.0
+    if off_ns > WORTH_TELLING_NS:
+        notes.append(
+            f"when devices did what is known to within {milliseconds(off_ns)} only: their streams are never idle, as with "
+            "CUDA_DEVICE_MAX_CONNECTIONS=1"
         )
     notes += _unseen_steps(facts)
     if not facts.breakdown.knows_compute and steps.count:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from ...timeline import recorder
-from ...timeline.vocabulary import Category, LaneKind
+from ...timeline.vocabulary import GPU_CLOCK_OFF, Category, LaneKind
 from . import captures, own_device
 
 _log = logging.getLogger("tlkit.instrument")
@@ -167,6 +167,9 @@ class DeviceTime:
                 self._take(self._events.anchor())
             except RuntimeError as error:  # CUDA's; the old one will do for a while
                 _log.debug("no anchor: %s", error)
+            # What is between this anchor and the next is not known better.
+            old = self._anchor
+            recorder.counter(GPU_CLOCK_OFF, old.uncertainty_ns + round(max(recorder.now_ns() - old.at_ns, 0) * _DRIFT))
 
     def settle(self) -> None:
         """See `recorder.Device`."""

@@ -392,3 +392,32 @@ def test_an_anchor_that_is_known_badly_waits_until_the_old_one_is_worse(device: 
         blurred = first._replace(at_ns=first.at_ns + after_s * second, uncertainty_ns=10_000_000)
         follower._take(blurred)
         assert (follower._anchor is blurred) == taken
+
+
+def test_how_well_the_devices_clock_is_known_is_told(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While no anchor can be taken it is known worse from flush to flush, and the report says so."""
+    follower = DeviceTime(device)
+    start(tmp_path / "t.json")
+    device_time.follow(follower)
+
+    def no_anchor(_: float = 0.0) -> Any:
+        raise RuntimeError("the device has not come by")
+
+    steps(device, follower, 5, failing=0)
+    before = follower._anchor
+    monkeypatch.setattr(device, "anchor", no_anchor)
+    device.host_ns += 10 * 10**9
+    steps(device, follower, 5, failing=0)
+    recorder.stop_timeline()
+    known = open_trace(tmp_path / "t.json").counters
+    told = known[known["name"] == "gpu clock uncertainty ns"]["value"]
+
+    assert follower._anchor is before
+    assert list(told) == sorted(told)
+    assert told.iloc[0] == 0
+    assert told.iloc[-1] == pytest.approx(10 * 10**9 * 1e-4, rel=0.02)
+    assert any(
+        "when devices did what is known to within 1.0 ms only" in note for note in analyze(tmp_path / "t.json").notes
+    )
