@@ -18,9 +18,9 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -36,12 +36,23 @@ SEEDS_APART = 1_000_000
 WORST_SHOWN = 10
 
 
-def diagnose(folder: Path) -> tuple[list[Found], bool]:
-    """What the toolkit finds, in its order, the verdict first; nothing for a healthy run.  And whether it says "unknown"."""
+class Diagnosis(NamedTuple):
+    """What the toolkit says of a trace."""
+
+    findings: list[Found]
+    """In its order, the verdict first; nothing for a healthy run."""
+    is_unknown: bool
+    plan: list[Found]
+    """With what each step gains after those before."""
+
+
+def diagnose(folder: Path) -> Diagnosis:
+    """Look at a trace."""
     analysis = analyze(folder)
     found = [as_found(finding) for finding in (analysis.verdict, *analysis.findings)]
     told = [finding for finding in found if finding.class_ not in {"healthy", "unknown"}]
-    return told, analysis.verdict.class_ == "unknown"
+    plan = [replace(as_found(step.finding), gain=step.gain) for step in analysis.plan]
+    return Diagnosis(told, analysis.verdict.class_ == "unknown", plan)
 
 
 def try_case(seed: int, only: str, file_format: str, keep: Path | None) -> Verdict:
@@ -50,12 +61,12 @@ def try_case(seed: int, only: str, file_format: str, keep: Path | None) -> Verdi
     with tempfile.TemporaryDirectory(prefix="simulated-") as scratch:
         folder = Path(scratch) / "trace"
         write_case(case, folder)
-        is_unknown = False
         try:
-            findings, is_unknown = diagnose(folder)
+            said = diagnose(folder)
         except Exception as error:  # a diagnosis that fails is a wrong one, and the other cases go on
-            findings = [Found(class_="error", cause=f"{type(error).__name__}: {error}", ranks=(), gain=1.0)]
-        verdict = judge(case, findings, is_unknown=is_unknown)
+            failed = Found(class_="error", cause=f"{type(error).__name__}: {error}", ranks=(), gain=1.0)
+            said = Diagnosis([failed], is_unknown=False, plan=[])
+        verdict = judge(case, said.findings, is_unknown=said.is_unknown, plan=said.plan)
         if keep is not None and not verdict.is_right:
             _keep(case, folder, keep / f"seed{seed}", verdict)
     return verdict
@@ -97,6 +108,8 @@ def summarise(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     faulty = [verdict for verdict in verdicts if not verdict.is_healthy]
     promised = [verdict for verdict in faulty if verdict.is_right and verdict.promised]
     errors = [verdict.gain_error for verdict in promised]
+    plans = [verdict for verdict in faulty if verdict.plan_right is not None]
+    plan_errors = [verdict.plan_error for verdict in plans if verdict.plan_error is not None]
     sure = [verdict.gain_error for verdict in promised if verdict.is_sure]
     return {
         "cases": len(verdicts),
@@ -112,6 +125,9 @@ def summarise(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "other_remedies": sum(verdict.is_other_remedy for verdict in promised),
         "sure": len(sure),
         "sure_error_p95": _percentile(sure, 0.95),
+        "plans": len(plans),
+        "plans_right": sum(bool(verdict.plan_right) for verdict in plans),
+        "plan_error_median": statistics.median(plan_errors) if plan_errors else 0.0,
         "gain_in_interval": sum(verdict.holds_gain for verdict in promised) / max(len(promised), 1),
     }
 
@@ -144,8 +160,8 @@ def replay(args: argparse.Namespace) -> int:
     folder = args.keep / f"seed{args.replay_seed}" if args.keep else Path(tempfile.mkdtemp(prefix="simulated-"))
     try:
         write_case(case, folder / "trace")
-        findings, is_unknown = diagnose(folder / "trace")
-        verdict = judge(case, findings, is_unknown=is_unknown)
+        findings, is_unknown, plan = diagnose(folder / "trace")
+        verdict = judge(case, findings, is_unknown=is_unknown, plan=plan)
         print(json.dumps(truth_of(case), indent=1))
         for found in findings:
             print(f"found {found.class_}: {found.cause} ranks {list(found.ranks)} gain {found.gain:.1%}")

@@ -99,7 +99,11 @@ def _of_unknown_size(facts: Facts, moving_ns: Row, table: pd.DataFrame, evidence
         cause="exposed-communication",
         ranks=facts.ranks,
         predicted_gain=outcome.gain,
-        gain_interval=outcome.interval,
+        # Nobody knows whether it is one large tensor, a slow link, or many small collectives.
+        gain_interval=(
+            outcome.interval[0] / 2,
+            max(outcome.interval[1], facts.outcome(_scaled(facts, 0.0, 0.0, contention=0.0)).gain),
+        ),
         outcome=outcome,
         order_gain=OF_MODEL * outcome.gain,
         confidence=0.5,

@@ -10,6 +10,7 @@ from ..facts import Facts
 from ..model.breakdown import IDLE
 from ..model.device import Cause, Device
 from ..model.idle import BETWEEN, HOST, LAUNCH, QUEUED, REASONS
+from ..model.peers import find_excess
 from ..model.words import duration, milliseconds, shorten
 from ..predict.change import Change
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
@@ -45,6 +46,10 @@ class IdleDevice:
 def find_idle(facts: Facts, device: Device, reason: str) -> Finding:
     """What the idle time of one reason costs, and what to do about it."""
     step_ns, idle_ns = facts.mean_step_ns, device.idle_ns[reason].astype(float)
+    # What some ranks have beyond their peers is those ranks' own (straggler.py).
+    excess = find_excess(idle_ns, step_ns)
+    if excess is not None:
+        idle_ns = np.maximum(idle_ns - excess.excess_ns, 0.0)
     ordinary = 0.0
     if reason in {LAUNCH, HOST}:
         # A run whose kernels follow each other has short gaps, too: these are launches.
@@ -138,7 +143,8 @@ class ExposedOnDevice:
                 cause="exposed-nccl",
                 ranks=facts.ranks,
                 predicted_gain=outcome.gain,
-                gain_interval=(0.0, max(outcome.interval[1], outcome.gain)),
+                # More than can be hidden goes only with the bytes, or with what makes them slow.
+                gain_interval=(0.0, max(outcome.interval[1], facts.outcome(Change(latency=0.0, transfer=0.0)).gain)),
                 outcome=outcome,
                 order_gain=OF_MODEL * outcome.gain,
                 confidence=0.6,

@@ -11,7 +11,7 @@ from ..facts import Facts
 from ..model.words import milliseconds, shorten
 from ..predict.change import ByStep, Change, removed
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
-from .callers import called_by_user
+from .callers import called_by_user, is_called_by_user
 
 #: A tensor with this share of all bytes is what communication is about.
 OVERSIZE_SHARE: Final = 0.6
@@ -21,6 +21,12 @@ OVERSIZE_EACH: Final = 0.2
 #: The next largest tensor is at least so many times smaller.
 OVERSIZE_GAP: Final = 4.0
 OVERSIZE_NBYTES: Final = 4 * 1024 * 1024
+#: DistributedDataParallel closes a bucket at so many bytes unless it is told otherwise.
+BUCKET_NBYTES: Final = 25 * 1024 * 1024
+#: A bucket of so many full ones holds a gradient that is larger than they are.
+FULL_BUCKETS: Final = 3
+#: A bucket's size belongs to the model if it comes in so many of the steps.
+STEADY: Final = 0.8
 #: What is submitted first within this last share of backward was not made just then.
 AT_END: Final = 0.15
 
@@ -34,9 +40,10 @@ def gradients(facts: Facts) -> pd.DataFrame:
 
 def _in_buckets(facts: Facts) -> pd.DataFrame:
     """The same for DDP, whose buckets do not tell what they carry: the largest gradient by itself, and what else a bucket has."""
-    if facts.trace.meta.largest_gradient is None:
+    largest = largest_gradient(facts)
+    if largest is None:
         return pd.DataFrame()
-    name, nbytes, _ = facts.trace.meta.largest_gradient
+    name, nbytes = largest
     buckets = facts.in_steps(facts.collectives)
     buckets = buckets[buckets["kind"] == "allreduce"][["rank", "submitted_ns", "nbytes"]]
     holds_it = buckets["nbytes"] >= nbytes
@@ -44,6 +51,28 @@ def _in_buckets(facts: Facts) -> pd.DataFrame:
     rest = buckets.assign(name="everything else", nbytes=buckets["nbytes"] - nbytes * holds_it)
     rest = rest[rest["nbytes"] > 0]
     return pd.concat([alone, rest], ignore_index=True).sort_values(["rank", "submitted_ns"], kind="stable")
+
+
+def largest_gradient(facts: Facts) -> tuple[str, int] | None:
+    """What it is called, and its bytes; None if nothing tells.
+
+    DDP closes a bucket when it is full.  One of far more than that holds a gradient that alone is as large as what is beyond.
+    """
+    if facts.trace.meta.largest_gradient is not None:
+        name, nbytes, _ = facts.trace.meta.largest_gradient
+        return name, nbytes
+    buckets = facts.in_steps(facts.collectives)
+    buckets = buckets[(buckets["kind"] == "allreduce") & ~is_called_by_user(buckets)]
+    counts = buckets["nbytes"].value_counts()
+    # Sizes that come with nearly every step; the last step may be cut.
+    sizes = sorted(
+        (int(size) for size in counts.index[counts >= STEADY * facts.steps.count * len(facts.ranks)]), reverse=True
+    )
+    if not sizes or sizes[0] < FULL_BUCKETS * BUCKET_NBYTES:
+        return None
+    if len(sizes) > 1 and sizes[0] < OVERSIZE_GAP * sizes[1]:
+        return None
+    return f"a gradient in a bucket of {sizes[0] / 1e6:.0f} MB", sizes[0] - BUCKET_NBYTES
 
 
 class OversizeGradient:
@@ -127,7 +156,7 @@ def _left_of_operations(facts: Facts, names: Sequence[str], nbytes: int) -> np.n
         by_operation = tensors.drop_duplicates([*key, "name"]).groupby(key, observed=True)["nbytes"].sum()
         index = pd.MultiIndex.from_arrays([operations.process_set, operations.seq])
         carried = by_operation.reindex(index).fillna(0.0).to_numpy(dtype=float)
-    elif facts.trace.meta.largest_gradient is not None:  # a bucket that is as large carries it
+    elif largest_gradient(facts) is not None:  # a bucket that is as large carries it
         carried = np.where(operations.nbytes >= nbytes, float(nbytes), 0.0)
     left = np.maximum(1 - carried / np.maximum(operations.nbytes, 1), 0.0)
     kept: np.ndarray = np.where(called_by_user(facts) | (operations.nbytes <= 0), 1.0, left)

@@ -189,7 +189,7 @@ def _named(facts: Facts, seen: OnlyCommunication, ranks: list[int], asked_ns: La
     slow = excess.slow.any(axis=0)
     late = tuple(sorted(ranks[row] for row in excess.rows))
     pattern = find_pattern(excess.excess_ns.max(axis=0), facts.steps.numbers)
-    seldom = float(slow.mean()) <= MAX_LATE_STEPS_RATIO and pattern.kind != "growing"
+    seldom = float(slow.mean()) <= MAX_LATE_STEPS_RATIO and pattern.kind in {"periodic", "sometimes"}
     late_ns = float(excess.excess_ns.max(axis=0)[slow].mean())
     who = name_ranks(late, max(facts.trace.meta.size, len(ranks)))
     verb, they = ("asks", "it does") if len(late) == 1 else ("ask", "they do")

@@ -28,8 +28,6 @@ SMALL_NBYTES: Final = 64 * 1024
 MIN_SMALL: Final = 2
 #: What half precision, or half as many reductions, leaves of the bytes.
 HALF: Final = 0.5
-#: So much of what moves before the last request of a step is taken for exposed.
-NOT_HIDDEN: Final = 0.25
 #: Above this algorithm bandwidth (GB/s) a processor spends more time on halving gradients than the wire saves.
 MIN_UNCOMPRESSED_GBPS: Final = 0.3
 
@@ -66,17 +64,16 @@ class MovingBytes:
 
 
 def _gain(seen: OnlyCommunication, serial: Serial, left: Floats) -> tuple[float, tuple[float, float]]:
-    """Of leaving so much of each collective: between what is exposed for certain and all that goes.
+    """Of leaving so much of each collective: what is exposed for certain, and that no more than all that goes can be gained.
 
-    What moves while tensors are still asked for has gradients that are computed to hide behind, mostly.
+    What moves while tensors are still asked for has gradients that are computed to hide behind.
 
     Args:
         left: 0 to 1, float[K]; of bytes and latency alike.
     """
-    low = seen.ratio(serial.saved_ns(latency=left, transfer=left))
+    gain = seen.ratio(serial.saved_ns(latency=left, transfer=left))
     removed = np.where(serial.is_call, 0.0, (1 - left) * serial.took_ns)
-    high = max(low, seen.ratio(np.minimum(serial.by_step(removed), seen.moving_ns)))
-    return low + NOT_HIDDEN * (high - low), (low, high)
+    return gain, (gain, max(gain, seen.ratio(np.minimum(serial.by_step(removed), seen.moving_ns))))
 
 
 def _evidence(facts: Facts, seen: OnlyCommunication, table: pd.DataFrame) -> dict[str, Any]:

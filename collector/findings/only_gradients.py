@@ -15,6 +15,7 @@ from .base import OF_MODEL, WORTH_RATIO, Finding
 from .gradients import OVERSIZE_NBYTES, OVERSIZE_SHARE, largest_of
 from .late_gradients import LATE_BYTES_SHARE, LATE_NBYTES, LATE_SHARE
 from .late_rank import MAX_CONFIDENCE
+from .latency import ALIKE
 from .transport import GOOD_GBPS, LEAST_NBYTES, LEAST_NS, SLOW_GBPS
 
 
@@ -146,9 +147,12 @@ def slow_link(facts: Facts, seen: OnlyCommunication, serial: Serial) -> list[Fin
     factors = table["kind"].astype(str).map(lambda kind: bus_factor(kind, size)).astype(float)
     over_bus = float((table["nbytes"] * factors).median())
     # The tenth percentile: a busy processor makes some transfers slow, a slow link all of them.
-    per_byte = float((table["transfer_ns"] / (table["nbytes"] * factors).clip(lower=1.0)).quantile(0.1))
+    moved = (table["transfer_ns"] - serial.latency_ns).clip(lower=0.0)
+    per_byte = float((moved / (table["nbytes"] * factors).clip(lower=1.0)).quantile(0.1))
     took_ns = per_byte * over_bus
-    if took_ns < LEAST_NS or over_bus / took_ns >= SLOW_GBPS:
+    if took_ns < max(LEAST_NS, serial.latency_ns) or over_bus / took_ns >= SLOW_GBPS:
+        return []
+    if float(np.median(seen.agreeing_ns)) > ALIKE * took_ns:  # messages of a few bytes take as long
         return []
     speed = over_bus / took_ns
     left = np.where(serial.is_call, 1.0, speed / GOOD_GBPS)

@@ -16,17 +16,66 @@ _WORK: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OTH
 #: A stage this much above the mean is too large.
 UNEQUAL_RATIO: Final = 0.1
 HALF: Final = 0.5
+_PASSES: Final = (str(Category.FORWARD), str(Category.BACKWARD))
+#: Forward and backward passes differ from stage to stage by less: the first has no gradient of its input, the last the loss.
+OUT_OF_PROPORTION: Final = 1.4
 
 
 class Pipeline:
     """Stages that wait for each other's messages."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """Unequal stages, and bubbles."""
+        """A slow rank, unequal stages, and bubbles."""
         if facts.replay is None or not facts.is_pipeline:
             return []
-        found = [_unequal(facts), _bubbles(facts)]
+        found = [_slow_part(facts), _unequal(facts), _bubbles(facts)]
         return [finding for finding in found if finding is not None and finding.predicted_gain >= WORTH_RATIO / 2]
+
+
+def _slow_part(facts: Facts) -> Finding | None:
+    """A rank whose forward passes are longer than its backward passes let expect, or the other way round.
+
+    More layers make both longer, in the same proportion; what makes one of them longer is no layer that could be moved.
+    """
+    if facts.breakdown.on_device:
+        return None
+    own = {part: facts.part(part).astype(float) for part in _PASSES}
+    mean = {part: values.mean(axis=1) for part, values in own.items()}
+    typical = {part: float(np.sort(values)[(len(values) - 1) // 2]) for part, values in mean.items()}
+    if min(typical.values()) <= 0:
+        return None
+    times = np.stack([mean[part] / typical[part] for part in _PASSES])
+    layers = times.min(axis=0)
+    row = int((times.max(axis=0) / np.maximum(layers, 1e-9)).argmax())
+    part = _PASSES[int(times[:, row].argmax())]
+    if times[:, row].max() < OUT_OF_PROPORTION * layers[row]:
+        return None
+    usual_ns = float(layers[row]) * typical[part]
+    excess = np.zeros(own[part].shape)
+    excess[row] = np.maximum(own[part][row] - usual_ns, 0.0)
+    outcome = facts.outcome(facts.without(part, excess))
+    rank, other = facts.ranks[row], next(each for each in _PASSES if each != part)
+    return Finding(
+        class_="straggler",
+        cause="slow-forward" if part == _PASSES[0] else "slow-backward",
+        ranks=(rank,),
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        outcome=outcome,
+        confidence=0.6,
+        evidence={
+            "mean_excess_ns": round(float(excess[row].mean())),
+            "by_rank_ns": {str(number): round(float(ns)) for number, ns in zip(facts.ranks, mean[part], strict=True)},
+        },
+        remedy=(
+            f"Look at what rank {rank} does in {part} (a sleep or lock, data that is prepared there, other processes on its "
+            "cores): moving layers would not help."
+        ),
+        sentence=(
+            f"Rank {rank} spends {milliseconds(float(mean[part][row]))} of each step in {part}, where its {other} passes "
+            f"let expect {milliseconds(usual_ns)}; the other stages wait for its messages."
+        ),
+    )
 
 
 def _unequal(facts: Facts) -> Finding | None:

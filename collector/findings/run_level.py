@@ -60,7 +60,7 @@ def _describe(facts: Facts, excess: np.ndarray, outcome: Outcome) -> Finding:
         "periodic": "periodic-stalls",
         "growing": "slowing-down",
         "window": "slow-stretch",
-        "always": "slowing-down",
+        "always": "slow-stretch",  # in all steps but a few: the quick ones are the stretch that shows it
     }.get(pattern.kind, "outlier-steps")
     evidence: dict[str, Any] = {
         "mean_excess_ns": round(amount),
@@ -87,27 +87,31 @@ def _describe(facts: Facts, excess: np.ndarray, outcome: Outcome) -> Finding:
 
 
 def _remedy(pattern: Pattern) -> str:
-    if pattern.kind in {"growing", "always"}:
+    if pattern.kind == "growing":
         return (
             "Look for what piles up: a list of losses that keeps graphs alive, growing inputs, a cache or a log file, "
             "memory that is "
             "swapped, a device that becomes hot (nvidia-smi -q -d PERFORMANCE)."
         )
     return (
-        f"Look at what happens {pattern.words}: evaluation, logging, checkpoints, a new shard of data, garbage collection, other "
-        "jobs on the host."
+        f"Look at what happens {_words(pattern)}: evaluation, logging, checkpoints, a new shard of data, garbage collection, "
+        "other jobs on the host."
     )
 
 
 def _sentence(facts: Facts, pattern: Pattern, part: str, amount: float, excess: np.ndarray) -> str:
-    if pattern.kind in {"growing", "always"}:
+    if pattern.kind == "growing":
         third = max(len(excess) // 3, 1)
         steps = facts.steps.job_ns
         return (
             f"Steps become slower: {milliseconds(float(steps[:third].mean()))} in the first third of the run, "
             f"{milliseconds(float(steps[-third:].mean()))} in the last (mean); {part} grows most."
         )
-    return f"The training is {milliseconds(amount)} slower {pattern.words} on all ranks, most of it in {part}."
+    return f"The training is {milliseconds(amount)} slower {_words(pattern)} on all ranks, most of it in {part}."
+
+
+def _words(pattern: Pattern) -> str:
+    return "in all but a few steps" if pattern.kind == "always" else pattern.words
 
 
 def _part_of(facts: Facts, hit: np.ndarray) -> tuple[str, float, dict[str, int]]:

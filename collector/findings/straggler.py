@@ -7,14 +7,14 @@ import numpy as np
 
 from ...timeline.vocabulary import GARBAGE_COLLECTION, Category
 from ..facts import Facts, Outcome
-from ..model.breakdown import EXPOSED
+from ..model.breakdown import EXPOSED, IDLE
 from ..model.host_load import find_host_load
 from ..model.pattern import Pattern, find_pattern
 from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
 from ..predict.straggling import find_stragglers, longer_ns
 from .base import Finding
-from .root_cause import root_cause
+from .root_cause import UNKNOWN, root_cause
 
 #: Less gain than this is not worth a finding.
 MIN_GAIN: Final = 0.02
@@ -37,6 +37,7 @@ _CAUSES: Final = {
     str(Category.CHECKPOINT): ("checkpoint-on-one-rank", "writing checkpoints"),
     str(Category.H2D): ("slow-copy-to-device", "copying to the device"),
     str(Category.OTHER): ("slow-host-code", "in code outside data loading, forward, backward and optimizer"),
+    IDLE: ("slow-host-code", "on its host while its device has nothing to run"),
 }
 
 _REMEDIES: Final = {
@@ -48,6 +49,7 @@ _REMEDIES: Final = {
     "h2d": "pin the memory of its loader and copy with non_blocking=True.",
     "other": "look at what it alone runs between the calls of the training loop (logging, evaluation, metrics, input "
     "preparation).",
+    IDLE: "look at what its host alone does between launches (py-spy dump --pid shows the line).",
 }
 
 
@@ -74,13 +76,13 @@ def _describe(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
         return _in_turn(facts, excess, outcome)
     ranks = tuple(sorted(facts.ranks[row] for row in rows))
     pattern = find_pattern(excess.excess_ns[list(rows)].max(axis=0), facts.steps.numbers)
-    by_part = {part: _excess_of_part(facts, part, excess) for part in _CAUSES}
+    by_part = _excess_by_part(facts, excess)
     part = max(by_part, key=by_part.__getitem__)
     cause, where = _CAUSES[part]
     main = rows[0]
     slow = excess.slow[main]
     amount = float(excess.excess_ns[main][slow].mean())
-    why = root_cause(facts, main, slow, amount)
+    why = UNKNOWN if part == IDLE else root_cause(facts, main, slow, amount)
     evidence: dict[str, Any] = {
         "mean_excess_ns": round(amount),
         "excess_by_rank_ns": {str(facts.ranks[row]): round(float(excess.excess_ns[row].mean())) for row in rows},
@@ -189,7 +191,7 @@ def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
     slow = excess.slow
     ranks = tuple(sorted(facts.ranks[row] for row in excess.rows))
     amount = float(excess.excess_ns[slow].mean())
-    by_part = {part: _excess_of_part(facts, part, excess) for part in _CAUSES}
+    by_part = _excess_by_part(facts, excess)
     part = max(by_part, key=by_part.__getitem__)
     hit = slow.any(axis=0)
     causes = [root_cause(facts, row, slow[row], amount) for row in excess.rows]
@@ -220,6 +222,12 @@ def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
         ),
         outcome=outcome,
     )
+
+
+def _excess_by_part(facts: Facts, excess: Excess) -> dict[str, float]:
+    """Of each part; a device's idle time is its host's, any other is a wait."""
+    parts = [part for part in _CAUSES if part != IDLE or facts.breakdown.on_device]
+    return {part: _excess_of_part(facts, part, excess) for part in parts}
 
 
 def _excess_of_part(facts: Facts, part: str, excess: Excess) -> float:

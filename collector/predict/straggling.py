@@ -6,6 +6,7 @@ import numpy as np
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
+from ..model.breakdown import IDLE
 from ..model.peers import Excess, find_excess
 from .change import Change, removed
 
@@ -40,7 +41,8 @@ def find_stragglers(facts: Facts) -> tuple[Excess, Change] | None:
     found: list[tuple[Excess, Change]] = []
     if whole is not None:
         found.append((whole, Change(work=_shares(facts, whole))))
-    for part in PARTS_OF_WORK:
+    # A device that idles does so for its host: where others' do not, that is this rank's own.
+    for part in (*PARTS_OF_WORK, IDLE) if facts.breakdown.on_device else PARTS_OF_WORK:
         excess = find_excess(facts.part(part), facts.mean_step_ns)
         if excess is not None:
             found.append((excess, facts.without(part, excess.excess_ns)))

@@ -60,6 +60,10 @@ class Verdict:
     """Of what was promised."""
     is_other_remedy: bool = False
     """What was promised is not that the fault goes, but what another remedy gains."""
+    plan_right: bool | None = None
+    """Whether the plan names both of two faults that are both worth a change; None where there are no two, or no plan."""
+    plan_error: float | None = None
+    """How far what the whole plan promises is from what is gained without any fault, in points."""
 
     @property
     def gain_error(self) -> float:
@@ -128,6 +132,9 @@ def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
     if case.file_format == "horovod" and kind.somewhere and case.job.has_cache:  # who is late is not in the file
         ranks_right = not found.ranks or named >= set(fault.ranks)
     is_horovod = case.file_format == "horovod"
+    late = {rank for one in case.truth.faults if KINDS[one.kind].somewhere for rank in one.ranks}
+    if is_horovod and kind.somewhere and named == late:  # who is late is in the file, and not with what
+        ranks_right = True
     causes = {"late-rank"} if is_horovod and kind.somewhere else set()
     if is_horovod and kind.somewhere and fault.pattern not in {ALWAYS, GROWING}:
         causes.add("late-in-some-steps")
@@ -157,12 +164,28 @@ def _candidates(truth: Truth) -> list[int]:
     return [number for number, gain in enumerate(truth.gains) if gain >= most - EQUAL_GAINS]
 
 
-def judge(case: Case, findings: Sequence[Found], *, is_unknown: bool = False) -> Verdict:
+def _judge_plan(case: Case, plan: Sequence[Found]) -> tuple[bool | None, float | None]:
+    """Whether the plan names both faults, and how far what it promises is off (points)."""
+    truth = case.truth
+    if len(truth.faults) != 2 or case.file_format == "horovod":
+        return None, None
+    # What each gains when the other is gone already, or when it is not.
+    worth = [max(truth.gains[number], truth.gain - truth.gains[1 - number]) for number in range(2)]
+    if min(worth) < GREY_GAINS[1]:
+        return None, None
+    named = all(any(all(_fits(step, fault, case)) for step in plan) for fault in truth.faults)
+    return named, 100 * abs(sum(step.gain for step in plan) - truth.gain)
+
+
+def judge(
+    case: Case, findings: Sequence[Found], *, is_unknown: bool = False, plan: Sequence[Found] | None = None
+) -> Verdict:
     """Compare the top finding with the truth.
 
     Args:
         findings: largest gain first; healthy and unknown are no findings.
         is_unknown: the verdict says that the trace cannot tell.
+        plan: what to change first, and then, each with what it gains after those before; None to leave it unjudged.
     """
     truth = case.truth
     top = next((found for found in findings if found.gain > WORTH_GAIN), None)
@@ -189,6 +212,7 @@ def judge(case: Case, findings: Sequence[Found], *, is_unknown: bool = False) ->
         fits = (True, True, True)
         said = "unknown"
     is_right = all(fits)
+    plan_right, plan_error = (None, None) if plan is None else _judge_plan(case, plan)
     return Verdict(
         seed=case.seed,
         kind=" + ".join(fault.kind for fault in truth.faults) or "healthy",
@@ -205,6 +229,8 @@ def judge(case: Case, findings: Sequence[Found], *, is_unknown: bool = False) ->
         is_doubt=is_doubt,
         interval=top.interval if top is not None else (0.0, 0.0),
         is_other_remedy=top is not None and top.cause in OTHER_REMEDIES,
+        plan_right=plan_right,
+        plan_error=plan_error,
     )
 
 

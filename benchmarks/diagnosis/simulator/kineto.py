@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .jobs import Job
-from .noise import Noise
+from .noise import Noise, drifts
 from .plan import Plan
 from .recording import Executed, RankRecording, Recording, Span
 
@@ -19,8 +19,9 @@ _COMMUNICATION_THREAD: Final = 90_000
 class Events:
     """The events of one file."""
 
-    def __init__(self, pid: int, shift_ns: int) -> None:
-        self.pid, self._shift_ns = pid, shift_ns
+    def __init__(self, pid: int, clock: tuple[int, float]) -> None:
+        """Events of a process, on its host's clock: how far it is off, and how much faster it runs."""
+        self.pid, (self._shift_ns, self._drift) = pid, clock
         self.lines: list[str] = []
 
     def span(
@@ -28,7 +29,8 @@ class Events:
         pid: int | None = None,
     ) -> None:  # fmt: skip
         """A complete event; args get the number that Kineto gives each."""
-        start, dur = int(start_ns) + self._shift_ns, max(0, int(end_ns) - int(start_ns))
+        start, end = (int(at_ns) + self._shift_ns + round(at_ns * self._drift) for at_ns in (start_ns, end_ns))
+        dur = max(0, end - start)
         number = len(self.lines) + 1
         described = json.dumps({"External id": number, **(args or {})})
         process = self.pid if pid is None else pid
@@ -67,19 +69,22 @@ def write_file(path: Path, events: Events, rank: int, job: Job, backend: str) ->
     path.write_text(f'{json.dumps(header)[:-1]},\n"traceEvents": [\n{body}\n],\n{footer}\n}}\n', encoding="utf-8")
 
 
-def shifts_ns(job: Job, noise: Noise) -> list[int]:
-    """How far each rank's clock is off."""
+def clocks(job: Job, noise: Noise) -> list[tuple[int, float]]:
+    """How far each rank's clock is off (ns), and how much faster than the first host's it runs."""
     hosts = -(-job.ranks // job.ranks_per_host)
     drawn = noise.generator("wall clocks").integers(-_CLOCKS_APART_NS, _CLOCKS_APART_NS, hosts).tolist()
-    return [_START_NS + drawn[rank // job.ranks_per_host] for rank in range(job.ranks)]
+    apart = [0.0, *drifts(noise, hosts - 1)]
+    return [
+        (_START_NS + drawn[rank // job.ranks_per_host], apart[rank // job.ranks_per_host]) for rank in range(job.ranks)
+    ]
 
 
 def write_kineto(recording: Recording, plan: Plan, folder: Path) -> None:
     """Files of a job on CPUs in `folder`."""
     job = plan.job
     folder.mkdir(parents=True, exist_ok=True)
-    for rank, (recorded, shift_ns) in enumerate(zip(recording.ranks, shifts_ns(job, plan.noise), strict=True)):
-        events = Events(11_000 + rank, shift_ns)
+    for rank, (recorded, clock) in enumerate(zip(recording.ranks, clocks(job, plan.noise), strict=True)):
+        events = Events(11_000 + rank, clock)
         _RankFile(events, plan, rank, recorded).write()
         write_file(folder / f"rank{rank}.pt.trace.json", events, rank, job, "gloo")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .device import BACKWARD, COPY, NCCL, OPTIMIZER, DeviceRecording, Kernel
-from .kineto import Events, shifts_ns, write_file
+from .kineto import Events, clocks, write_file
 from .plan import Plan
 from .recording import Recording
 
@@ -19,9 +19,9 @@ _OPERATORS: Final = {BACKWARD: "aten::mm", OPTIMIZER: "aten::_fused_adamw_", "fo
 def write_device_kineto(recording: Recording, plan: Plan, folder: Path) -> None:
     """One file a rank in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for rank, (recorded, shift_ns) in enumerate(zip(recording.ranks, shifts_ns(plan.job, plan.noise), strict=True)):
+    for rank, (recorded, clock) in enumerate(zip(recording.ranks, clocks(plan.job, plan.noise), strict=True)):
         assert isinstance(recorded, DeviceRecording)
-        events = Events(11_000 + rank, shift_ns)
+        events = Events(11_000 + rank, clock)
         _host(events, recorded, plan)
         for number, kernel in enumerate(recorded.kernels, start=1):
             _kernel(events, kernel, number, plan)

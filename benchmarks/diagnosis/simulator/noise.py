@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+#: How far clocks of computers run apart at most: 30 microseconds a second.
+_MOST_DRIFT = 30e-6
+
 
 class Noise:
     """Draws by item, from a counter-based generator."""
@@ -25,3 +28,9 @@ class Noise:
     def factors(self, item: str, shape: tuple[int, ...], sigma: float) -> Floats:
         """Lognormal factors with mean 1: `sigma` 0.05 means that they vary by 5 %."""
         return np.exp(sigma * self.generator(item).standard_normal(shape) - sigma * sigma / 2)
+
+
+def drifts(noise: Noise, count: int) -> list[float]:
+    """How much faster than the first host's the clocks of the other hosts run."""
+    drawn: list[float] = noise.generator("drift").uniform(-_MOST_DRIFT, _MOST_DRIFT, count).tolist()
+    return drawn

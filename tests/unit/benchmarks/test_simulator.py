@@ -19,9 +19,10 @@ from simulator.faults import Fault
 from simulator.jobs import Call, Device, Job, Layer
 from simulator.judging import Found, judge
 from simulator.network import bucket_ends
-from simulator.noise import Noise
+from simulator.noise import Noise, drifts
 from simulator.plan import make_plan
 from simulator.run import play
+from simulator.shards import write_shards
 
 MS = 1_000_000
 
@@ -237,3 +238,54 @@ def test_the_top_finding_is_judged(gain: float, found: Found | None, is_right: b
 def test_a_finding_in_a_healthy_run_is_wrong() -> None:
     assert judge(_case(0.0), []).is_right
     assert not judge(_case(0.0), [_found("data", "slow-loader", gain=0.06)]).is_right
+
+
+def test_an_honest_unknown_is_right_where_the_file_cannot_tell() -> None:
+    """Horovod's file without ticks does not show who is late; with ticks it does."""
+    case = _case(0.3, fault("slow-forward", 0.3, 1))
+    horovod = replace(case, file_format="horovod")
+    ticks = replace(horovod, job=replace(case.job, has_cache=False))
+
+    assert judge(horovod, [], is_unknown=True).is_doubt
+    assert judge(horovod, [], is_unknown=True).is_right
+    assert not judge(horovod, [], is_unknown=False).is_right
+    assert not judge(ticks, [], is_unknown=True).is_right
+    assert not judge(case, [], is_unknown=True).is_right
+
+
+def test_another_remedy_may_promise_less_than_the_fault_costs() -> None:
+    """Half the bytes of a slow link are no promise that the link becomes quick; more than that there is not to gain."""
+    case = _case(0.3, replace(fault("slow-link", 0.3), is_everywhere=True))
+
+    assert judge(case, [_found("communication", "bandwidth-bound", gain=0.1)]).gain_error == 0
+    assert judge(case, [_found("communication", "bandwidth-bound", gain=0.5)]).gain_error == pytest.approx(20)
+    assert judge(case, [_found("communication", "slow-link", gain=0.1)]).gain_error == pytest.approx(20)
+
+
+def test_a_plan_names_both_faults() -> None:
+    """What the second one gains counts when the first is gone."""
+    faults = fault("slow-forward", 0.3, 1), fault("slow-optimizer", 0.3, 2)
+    case = _case(0.5, *faults)
+    case = replace(case, truth=replace(case.truth, gains=(0.3, 0.02)))
+    forward, optimizer = _found("straggler", "slow-forward", 1), _found("straggler", "slow-optimizer", 2, gain=0.15)
+
+    both = judge(case, [forward], plan=[forward, optimizer])
+    one = judge(case, [forward], plan=[forward])
+
+    assert (both.plan_right, one.plan_right) == (True, False)
+    assert both.plan_error == pytest.approx(5)
+    assert judge(_case(0.3, faults[0]), [forward], plan=[forward]).plan_right is None
+
+
+def test_clocks_that_run_apart_are_measured_again(tmp_path: Path) -> None:
+    """A run of two minutes on two hosts: what happens at once on both stands at the same time in the trace."""
+    job = plain_job(ranks=2, ranks_per_host=1, steps=40, epoch_steps=40, forward_ns=3_000 * MS)
+    noise = Noise(3)
+    recording = play(make_plan(job, noise))
+    write_shards(recording, job, noise, tmp_path)
+    drift = drifts(noise, 1)[0]
+    trace = open_trace(tmp_path)
+    ends = trace.steps.pivot(index="step", columns="rank", values="end_ns")
+
+    assert abs(drift) * recording.ranks[0].steps[-1][1] > MS / 10
+    assert (ends[0] - ends[1]).abs().max() < 0.02 * MS

@@ -9,7 +9,8 @@ import pytest
 
 from tests.traces import MS, Parts, make_trace, uniform
 from tlkit.collector import Analysis, Finding, analyze
-from tlkit.collector.findings import GROUP, all_rules
+from tlkit.collector.findings import GROUP, all_rules, run_level
+from tlkit.collector.predict.change import Change
 from tlkit.timeline.errors import UsageError
 from tlkit.timeline.trace import COUNTER_COLUMNS, SPAN_COLUMNS, TENSOR_COLUMNS, Trace, make_table
 from tlkit.timeline.vocabulary import GARBAGE_COLLECTION, WORKER_START, Category
@@ -232,6 +233,17 @@ def test_workers_that_start_anew_are_named() -> None:
 
     assert (verdict.class_, verdict.cause) == ("data", "worker-start-up")
     assert "persistent_workers" in verdict.remedy
+
+
+def test_what_is_slow_in_all_but_a_few_steps_does_not_become_slower() -> None:
+    """Nothing grows where nine steps of ten are as slow as each other."""
+    facts = analyze(make_trace(jittered(uniform(2, 60, HEALTHY)))).facts
+    excess = np.where(np.arange(facts.steps.count) % 10 == 4, 0.0, 10.0 * MS)
+    finding = run_level._describe(facts, excess, facts.outcome(Change()))
+
+    assert (finding.cause, finding.evidence["pattern"]) == ("slow-stretch", "always")
+    assert "slower in all but a few steps on all ranks" in finding.sentence
+    assert "piles up" not in finding.remedy
 
 
 def test_steps_that_become_slower_are_a_trend_and_a_single_bump_is_none() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "diagnosis"))
 
-from simulated import summarise, try_case
-from simulator.cases import MIXTURE
+from simulate import write_case
+from simulated import diagnose, summarise, try_case
+from simulator.cases import MIXTURE, make_case
 
 CASES: Final = 100
 SEED: Final = 7_000_000
@@ -41,3 +42,25 @@ def test_the_diagnosis_of_simulated_jobs_is_right() -> None:
     assert figures["healthy_clean"] >= MIN_HEALTHY_CLEAN, f"{figures}\n{wrong}"
     assert figures["gain_error_median"] <= MAX_GAIN_ERROR_MEDIAN, figures
     assert figures["gain_error_p95"] <= MAX_GAIN_ERROR_P95, figures
+
+
+def test_a_bucket_far_beyond_full_holds_one_large_gradient(tmp_path: Path) -> None:
+    """A profile of GPUs names no tensors, but DDP closes its buckets: what gains is to do without that one."""
+    case = make_case(6_303_000_057, "", "gpu")
+    write_case(case, tmp_path)
+    said = diagnose(tmp_path)
+
+    assert [fault.kind for fault in case.truth.faults] == ["huge-tensor"]
+    assert said.findings[0].cause == "oversize-gradient"
+    assert said.findings[0].gain == pytest.approx(case.truth.gain, abs=0.03)
+
+
+def test_ranks_whose_hosts_launch_nothing_are_slow_and_not_all_devices(tmp_path: Path) -> None:
+    """The loop's own code sleeps on three of sixteen ranks for some of the steps: thirteen devices wait for collectives."""
+    case = make_case(6_501_000_018, "", "gpu")
+    write_case(case, tmp_path)
+    first = diagnose(tmp_path).findings[0]
+
+    assert [fault.describe() for fault in case.truth.faults] == ["slow-loop 62% of ranks 2, 3, 5, window, blocked"]
+    assert (first.class_, first.cause, first.ranks) == ("straggler", "slow-host-code", (2, 3, 5))
+    assert first.gain == pytest.approx(case.truth.gain, abs=0.12)
