@@ -162,7 +162,9 @@ def test_shards_read_back_as_they_were_simulated(tmp_path: Path) -> None:
     assert trace.meta.ranks == tuple(range(case.job.ranks))
     for rank, recorded in enumerate(case.recording.ranks):
         steps = trace.steps[trace.steps["rank"] == rank]
-        assert (steps["end_ns"] - steps["start_ns"]).tolist() == [end - start for start, end in recorded.steps]
+        took = [end - start for start, end in recorded.steps]
+        # Clocks run apart, and how far is measured now and then.
+        assert (steps["end_ns"] - steps["start_ns"]).tolist() == pytest.approx(took, rel=1e-5)
         collectives = trace.collectives[trace.collectives["rank"] == rank]
         assert sorted(collectives["nbytes"]) == sorted(
             sum(carried.tensor.nbytes for carried in executed.carried) for executed in recorded.executed
