@@ -90,7 +90,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `tl-tune`; returns its exit status."""
-    return run_command("tl-tune", lambda: _run(make_parser().parse_args(argv)))
+    try:
+        return run_command("tl-tune", lambda: _run(make_parser().parse_args(argv)))
+    except KeyboardInterrupt:  # before there was anything to report, or for the second time
+        return INTERRUPTED
 
 
 def names_of(text: str | None, flag: str) -> set[str] | None:

@@ -99,11 +99,6 @@ class Command:
         """Whether tl-run starts the ranks, so that its flags can be added."""
         return self.np is not None or Path(self.words[0]).name in {"tl-run", "horovodrun"}
 
-    @property
-    def uses_mpi(self) -> bool:
-        """Whether it is tl-run with --mpi already."""
-        return self.is_launched_here and self.np is None and "--mpi" in self.words
-
     def shown(self, *, mpi: bool) -> str:
         """As people type it."""
         flags = ["--mpi"] if mpi else []

@@ -134,6 +134,12 @@ class Together:
         return interval(self.gains)
 
     @property
+    def changes_results(self) -> bool:
+        """Whether the losses show more than rounding, or a setting does it by what it is."""
+        changed = self.losses is not None and self.losses.verdict == "changed"
+        return changed or any(candidate.is_lossy for candidate in self.candidates)
+
+    @property
     def is_worth_it(self) -> bool:
         """Whether it gains, by the same rule."""
         return not self.failed and is_gain(self.gains)

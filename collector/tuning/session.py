@@ -23,7 +23,7 @@ from .blocks import BLOCK_STEPS, block_times, blocks_of
 from .jobs import Command, JobResult, Jobs
 from .losses import compare
 from .outcome import How, Kept, Together, Tried, best_of_each
-from .settings import SETTINGS, Candidate, known_of, propose
+from .settings import SETTINGS, Candidate, known_of, propose, reached
 from .statistics import MIN_PAIRS, estimate, gain_of_pair, warm_up_of
 
 #: Rounds at most; after MIN_PAIRS of them a setting may be decided.
@@ -222,7 +222,7 @@ class Session:
     def _in_blocks(self, tried: Sequence[Tried]) -> None:
         """Settings that change while a job runs: a few rounds for all, then more for those that may gain.
 
-        A script that ends before one round does leaves them to jobs.
+        A job that ends before one round does leaves them to jobs of their own, whether the script is short or one of them fails.
         """
         rounds = FIRST_ROUNDS
         while left := [one for one in tried if not one.is_decided and len(one.gains) < MAX_ROUNDS]:
@@ -248,8 +248,6 @@ class Session:
         what = "trying " + ", ".join(one.candidate.label for one in tried)
         result = self._run((), what, steps=steps, blocks=blocks, limit_s=limit_s)
         if not result.trials:
-            for one in tried:
-                one.failed = result.why
             return
         times = block_times(result, warm_up, len(order))
         losses = compare(self._losses, result.losses)
@@ -260,9 +258,6 @@ class Session:
                 one.how = How.BLOCKS
                 one.gains.append(gain_of_pair(taken[id(None)], taken[id(one)]))
                 one.losses = losses
-        if result.failed and len(times) <= len(tried):
-            for one in tried:
-                one.failed = result.why
 
     def _in_jobs(self, tried: Sequence[Tried]) -> None:
         """Rounds of short jobs; settings that are decided drop out."""
@@ -299,19 +294,11 @@ class Session:
             if result.failed or not len(result.steps_ns):
                 one.failed = result.why
                 continue
-            one.failed = "" if self._seen_of(one, result) else "not applied: the script makes it before hvd.init()"
+            if not reached(one.candidate, result.trials[0].seen):
+                one.failed = "not applied: the script makes it before hvd.init() or tlkit.instrument()"
             one.gains.append(gain_of_pair(before.step_ns, result.step_ns))
             one.losses = compare(self._losses, result.losses)
         return True
-
-    @staticmethod
-    def _seen_of(one: Tried, result: JobResult) -> bool:
-        """Whether the ranks have seen the setting."""
-        seen = result.trials[0].seen
-        workers = one.candidate.settings.get("loader.workers")
-        if workers is not None and all(str(loader.workers) != workers for loader in seen.loaders):
-            return False
-        return one.candidate.name != "fused-optimizer" or bool(seen.fused)
 
     def _all_together(self) -> None:
         """The settings that gain, all at once; one by one fewer while that is worse than the best of them alone."""
@@ -326,15 +313,30 @@ class Session:
                 return
             together = self._measure_together(kept)
             best = max(estimate(one.gains) for one in kept)
-            is_fine = together.is_worth_it and estimate(together.gains) >= ENOUGH_OF_BEST * best
-            if is_fine or not together.gains or not self._has_time_for(2 * MIN_PAIRS, self._end_s):
-                break
-            if len(kept) == 1:
-                kept[0].failed = "what blocks of steps show does not hold for whole jobs"
-                self.found.together = None
+            if self._holds(together) and estimate(together.gains) >= ENOUGH_OF_BEST * best:
                 return
+            if len(kept) == 1 or not together.gains or not self._has_time_for(2 * MIN_PAIRS, self._end_s):
+                break
             dropped = kept.pop()
             dropped.better = "takes away from the others"
+        if self.found.together is not None and not self._holds(self.found.together):
+            self._without_confirmation(kept)
+
+    def _holds(self, together: Together) -> bool:
+        """Whether it gains, and may be kept."""
+        return together.is_worth_it and (self._wishes.allow_lossy or not together.changes_results)
+
+    def _without_confirmation(self, kept: Sequence[Tried]) -> None:
+        """All together were not confirmed: what is left is the best setting that whole jobs have shown to gain alone."""
+        best = next((one for one in kept if one.how is How.JOBS), None)
+        for one in kept:
+            if one is not best:
+                one.better = "whole jobs with all that gains did not confirm it"
+        self.found.together = None
+        if best is not None:
+            self.found.together = Together(
+                candidates=[best.candidate], predicted=best.candidate.predicted, gains=best.gains, losses=best.losses
+            )
 
     def _measure_together(self, kept: Sequence[Tried]) -> Together:
         together = self.found.together = Together(

@@ -333,7 +333,7 @@ SETTINGS: Final[Mapping[str, _Maker]] = {
     "bucket-view": _Maker(_bucket_view, ("bucket-copies",)),
     "fused-optimizer": _Maker(_fused, ("slow-optimizer-step",)),
     "prefetch": _Maker(_prefetch, ("slow-loader", "slow-loader-on-some-ranks")),
-    "pin-memory": _Maker(_pin_memory, ("slow-copies",)),
+    "pin-memory": _Maker(_pin_memory, ("slow-copies-to-device",)),
     "bucket-size": _Maker(_bucket_size, ("many-small-collectives", "late-gradients", "high-latency")),
     "hierarchical": _Maker(_hierarchical, ("slow-link",)),
     "binding": _Maker(_binding, ()),
@@ -359,3 +359,18 @@ def propose(known: Known, names: Sequence[str]) -> list[Candidate]:
             finding = _first(known, maker.causes)
             found += [replace(candidate, finding=finding) for candidate in maker.make(known)]
     return sorted(found, key=lambda candidate: -(candidate.predicted or 0.0))
+
+
+def reached(candidate: Candidate, seen: Seen) -> bool:
+    """Whether the ranks have found the setting in force: a script may make a loader before it could be changed."""
+    checks: Mapping[str, Callable[[str], bool]] = {
+        WORKERS: lambda value: any(str(loader.workers) == value for loader in seen.loaders),
+        PREFETCH: lambda value: any(str(loader.prefetch) == value for loader in seen.loaders),
+        PERSISTENT: lambda _: any(loader.persistent for loader in seen.loaders),
+        PIN_MEMORY: lambda _: any(loader.pin_memory for loader in seen.loaders),
+        FUSED: lambda _: bool(seen.fused),
+        BUCKET_VIEW: lambda _: seen.bucket_view,
+        THREADS: lambda value: str(seen.threads) == value,
+    }
+    found = all(checks[name](value) for name, value in candidate.settings.items() if name in checks)
+    return found and (not candidate.mpi or seen.transport == "mpi")

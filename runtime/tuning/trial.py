@@ -61,7 +61,7 @@ class Trial:
         self._since: list[torch.Tensor] = []
         self._marker = 0
         self._silent = 0
-        self._written = False
+        self._ended = False
         self._starts = block_starts(plan)
         self._at_start: dict[str, str] = {}
         self._process = os.getpid()
@@ -79,7 +79,7 @@ class Trial:
             return original(tensors, *args, **kwargs)
 
         torch.autograd.backward = noted
-        atexit.register(self._write, ended_itself=True)
+        atexit.register(self._end, ended_itself=True)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """After an optimizer's step.  Of several the one that stepped first counts, until it has been silent for a while."""
@@ -104,10 +104,12 @@ class Trial:
                     LIVE_CYCLE: repr(config.cycle_time_s * 1e3),
                 }
         if done >= self._plan.steps:
-            self._write(ended_itself=False)
+            self._end(ended_itself=False)
             raise SystemExit(0)
         settings = self._starts.get(done)
         if settings is not None:
+            # A setting may turn out so slow that the job is stopped: what came before it is known then.
+            self._write(ended_itself=False)
             self._change(self._at_start | settings)
 
     def _change(self, settings: dict[str, str]) -> None:
@@ -119,11 +121,14 @@ class Trial:
                 fusion_threshold_nbytes=int(settings[LIVE_FUSION]), cycle_time_s=float(settings[LIVE_CYCLE]) / 1e3
             )
 
+    def _end(self, *, ended_itself: bool) -> None:
+        """Leave the last answer, and not from a process that was forked from the rank."""
+        if not self._ended and os.getpid() == self._process and self._ends_ns:
+            self._ended = True
+            self._write(ended_itself=ended_itself)
+
     def _write(self, *, ended_itself: bool) -> None:
-        """Leave the answer, once, and not from a process that was forked from the rank."""
-        if self._written or os.getpid() != self._process or not self._ends_ns:
-            return
-        self._written = True
+        """Leave an answer in place of the last one."""
         launched = read_launched()
         answer = RankTrial(
             rank=launched.rank,

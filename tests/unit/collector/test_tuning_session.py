@@ -88,10 +88,13 @@ class Machine:
         self.now_s += min(now_ns / 1e9, limit_s)
         losses = [self.losses(labels, step) for step in range(len(ends))]
         workers = next((c.settings["loader.workers"] for c in candidates if "loader.workers" in c.settings), "0")
+        given = {name: value for candidate in candidates for name, value in candidate.settings.items()}
         seen = msgspec.structs.replace(
             self.seen,
             loaders=[msgspec.structs.replace(each, workers=int(workers)) for each in self.seen.loaders],
             fused=self.seen.fused if "fused-optimizer on" not in labels else True,
+            threads=int(given.get("torch.threads", self.seen.threads)),
+            transport="mpi" if any(candidate.mpi for candidate in candidates) else "gloo",
         )
         trials = [
             RankTrial(
@@ -218,6 +221,30 @@ def test_several_settings_are_kept_together() -> None:
     assert together.steps_ns[0] > 2 * together.steps_ns[1]
 
 
+def test_settings_that_change_the_losses_only_together_are_not_kept_together() -> None:
+    """Each by itself leaves them alone: the better one is kept."""
+
+    def losses(labels: set[str], step: int) -> float:
+        return 2 / (1 + 0.1 * step) * (1.05 if len(labels) > 1 else 1.0)
+
+    machine = Machine({"workers 2": 0.5, "fused-optimizer on": 0.8}, seen=WITH_LOADER, losses=losses)
+    session = tune(machine, names=("workers", "fused-optimizer"))
+
+    assert [one.candidate.label for one in session.found.kept(allow_lossy=False)] == ["workers 2"]
+    assert session.found.together is not None
+    assert not session.found.together.changes_results
+
+
+def test_a_block_so_slow_that_the_job_is_stopped_leaves_its_settings_to_jobs() -> None:
+    """Where the others are not held up by it."""
+    effects = {"torch.threads=2": 1000.0, "threads 2": 1000.0, "HOROVOD_CYCLE_TIME=5": 0.7, "cycle 5 ms": 0.7}
+    seen = msgspec.structs.replace(WITH_LOADER, cores=4)
+    session = tune(Machine(effects, trace="healthy", seen=seen), names=("threads", "cycle"))
+
+    assert verdicts(session)["cycle 5 ms"] == "kept"
+    assert verdicts(session)["threads 2"] == "no"
+
+
 def test_what_changes_the_losses_is_not_kept_silently() -> None:
     """Suggested, and kept if the user takes it."""
 
@@ -335,7 +362,9 @@ def test_a_setting_that_does_not_reach_the_script_is_not_taken_for_one_without_e
 
     session = tune(Deaf({}, seen=WITH_LOADER), names=("workers",))
 
-    assert {one.failed for one in session.found.tried} == {"not applied: the script makes it before hvd.init()"}
+    assert {one.failed for one in session.found.tried} == {
+        "not applied: the script makes it before hvd.init() or tlkit.instrument()"
+    }
 
 
 def test_the_report_says_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
@@ -423,3 +452,10 @@ def test_only_and_skip_choose_settings() -> None:
     assert only.steps == 60
     assert set(skip.names) == set(SETTINGS) - {"binding"}
     assert Kept.KEPT == "kept"
+
+
+def test_settings_are_remedies_of_findings_that_exist() -> None:
+    """A cause that is named anew would leave its setting without a prediction."""
+    page = (TRACES.parents[1] / "docs" / "findings.md").read_text(encoding="utf-8")
+
+    assert [cause for maker in SETTINGS.values() for cause in maker.causes if f"**{cause}**" not in page] == []
