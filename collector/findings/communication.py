@@ -13,6 +13,7 @@ from ..model.words import milliseconds, shorten
 from ..predict.change import ByOperation, Change
 from .base import OF_MODEL, Finding, accumulation
 from .callers import called_by_user, is_called_by_user
+from .framework_words import Advice, advise
 
 #: Below this share of the step communication is not worth a word.
 MIN_RATIO: Final = 0.03
@@ -108,10 +109,7 @@ def _of_unknown_size(facts: Facts, moving_ns: Row, table: pd.DataFrame, evidence
         order_gain=OF_MODEL * outcome.gain,
         confidence=0.5,
         evidence=evidence,
-        remedy=(
-            "Profile with record_shapes=True, which tells the sizes of the collectives; then larger buckets "
-            "(DistributedDataParallel(bucket_cap_mb=…)) help if they are small, a compression hook if they are large."
-        ),
+        remedy=advise(facts, Advice.FEWER_BYTES),
         sentence=(
             f"{evidence['collectives_per_step']:.0f} collectives a step of {milliseconds(float(table['dur_ns'].median()))} "
             f"(median), of unknown size: {_cost(facts, moving_ns)}."

@@ -24,6 +24,7 @@ class Advice(StrEnum):
     COPY_WITHOUT_BLOCKING = "copy without blocking"
     READ_LATER = "read later"
     SHOW_HOST = "show host"
+    FEWER_BYTES = "fewer bytes"
 
 
 _PIPELINE: Final = (
@@ -68,6 +69,10 @@ _TORCH: Final = {
     Advice.READ_LATER: (
         "Do not read values of the device in the loop (.item(), bool(tensor), nonzero, print, "
         "torch.cuda.synchronize()): keep them on the device and read them once every some steps."
+    ),
+    Advice.FEWER_BYTES: (
+        "Profile with record_shapes=True, which tells the sizes of the collectives; then larger buckets "
+        "(DistributedDataParallel(bucket_cap_mb=…)) help if they are small, a compression hook if they are large."
     ),
     Advice.SHOW_HOST: "Record with torch.profiler.profile(with_stack=True), which shows what Python does here.",
 }
@@ -117,6 +122,10 @@ _TENSORFLOW: Final = {
         "does here."
     ),
 }
+_TENSORFLOW[Advice.FEWER_BYTES] = (
+    "If the collectives are small, let more travel together (tf.distribute.experimental.CommunicationOptions(bytes_per_pack=…) "
+    "of MultiWorkerMirroredStrategy); if they are large, send half the bytes (mixed precision), or reduce gradients less often."
+)
 _KERAS: Final = _TENSORFLOW | {
     Advice.FASTER_LOADER: (
         f"Make batches ahead of the training: {_PIPELINE}; a keras.utils.PyDataset: workers=…, use_multiprocessing=True."
@@ -175,6 +184,10 @@ _JAX: Final = {
     ),
     Advice.SHOW_HOST: "Record with jax.profiler.ProfileOptions' python_tracer_level = 1, which shows what Python does here.",
 }
+_JAX[Advice.FEWER_BYTES] = (
+    "If the collectives are small, let XLA combine them (XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes=…); if they are "
+    "large, reduce gradients in bfloat16, or less often (optax.MultiSteps)."
+)
 _JAX[Advice.MORE_WORKERS] = _JAX[Advice.FASTER_LOADER]
 _WORDS: Final = {"tensorflow": _TENSORFLOW, "keras": _KERAS, "jax": _JAX}
 

@@ -75,6 +75,14 @@ def _nothing_known(facts: Facts) -> Finding:
             "This trace of another tool marks neither steps of training nor work of a device: it can be seen, not diagnosed.",
             "Look at it in tl-dash or Perfetto; for a diagnosis record the training with tl-run or torch.profiler (schedule=…).",
         )
+    if facts.trace.meta.format == "xplane":
+        return plain(
+            "unknown",
+            "no-steps",
+            "This profile marks no steps, and nothing comes back often enough in it to tell them.",
+            "Annotate steps, tf.profiler.experimental.Trace('train', step_num=n, _r=1) or jax.profiler.StepTraceAnnotation("
+            "'train', step_num=n), and record at least ten.",
+        )
     if any(end.is_snapshot for end in facts.trace.meta.ends.values()):
         return plain(
             "unknown",

@@ -115,7 +115,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             size=max(len(ranks), ranks[-1].rank + 1) if len(ranks) > 1 or collectives.empty else 0,
             events=sum(item.space.events for item in ranks),
             dropped=dict(sum((item.space.source.dropped for item in ranks), Counter())),
-            clock=Clock(method="single" if len(ranks) == 1 else "none", uncertainty_ns=0),
+            clock=Clock(method="single" if _has_one_clock(ranks, is_wall_clock) else "none", uncertainty_ns=0),
             known_categories=frozenset(known),
             framework=framework,
             hosts={item.rank: item.space.hosts[0] for item in ranks if item.space.hosts},
@@ -189,6 +189,12 @@ def _set_clocks(ranks: Sequence[RankPlanes]) -> bool:
     for item, base in zip(ranks, bases, strict=True):
         item.base_ns = base if is_known else -item.first_ns()
     return is_known
+
+
+def _has_one_clock(ranks: Sequence[RankPlanes], is_wall_clock: bool) -> bool:  # noqa: FBT001
+    """Whether there is nothing to align: one process, or several of one host."""
+    hosts = {tuple(item.space.hosts) for item in ranks}
+    return len(ranks) == 1 or (is_wall_clock and len(hosts) == 1 and () not in hosts)
 
 
 def _framework(ranks: Sequence[RankPlanes]) -> str:

@@ -103,6 +103,24 @@ def test_times_of_several_hosts_are_the_wall_clocks(tmp_path: Path) -> None:
     assert open_trace(run).meta.files == trace.meta.files
 
 
+@pytest.mark.parametrize(("hosts", "method"), [(["a", "a"], "single"), (["a", "b"], "none"), (["", ""], "none")])
+def test_processes_of_one_host_have_one_clock(tmp_path: Path, hosts: list[str], method: str) -> None:
+    """Those of several have clocks of their own, and a file that names no host may be of any."""
+    for rank, name in enumerate(hosts):
+        planes = [plane("/host:CPU", {"python": steps(3)}), environment(1_700_000_000_000_000_000)]
+        (tmp_path / f"rank-{rank}.xplane.pb").write_bytes(b"".join([*planes, host(name)] if name else planes))
+    assert open_trace(tmp_path).meta.clock.method == method
+
+
+def test_a_profile_without_a_rhythm_is_told_how_to_get_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Annotate steps."""
+    (tmp_path / "x.xplane.pb").write_bytes(plane("/host:CPU", {"python": [Event("work", 0, 10)]}))
+    assert main([str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "marks no steps" in shown
+    assert "StepTraceAnnotation" in shown.replace(" ", "")
+
+
 def test_the_newest_run_of_a_log_folder_is_meant(tmp_path: Path) -> None:
     """Beside event files of TensorBoard; without runs the folder is told as before."""
     (tmp_path / "train").mkdir()
