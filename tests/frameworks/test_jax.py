@@ -132,7 +132,8 @@ answer(1)
     waits = trace.spans[trace.spans["name"] == "DATA_WAIT"]
     assert waits["dur_ns"].median() > 40e6
     assert (trace.spans["name"] == "FORWARD_AND_BACKWARD").sum() == 40
-    assert {"gradient/first/kernel", "gradient/first/bias", "gradient/second"} <= set(trace.tensors["name"])
+    named = {f"allreduce.gradient/{place}" for place in ("first/kernel", "first/bias", "second")}
+    assert set(trace.tensors["name"]) == named
     assert set(trace.collectives["caller"]) == {"gradient"}
     loading = [finding for finding in analyze(trace).findings if finding.class_ == "data"]
     assert "jax.device_put" in loading[0].remedy

@@ -7,8 +7,10 @@ their place.
 
 import itertools
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, overload
 
 import msgspec
@@ -22,8 +24,8 @@ from ..trace import ARRIVAL_COLUMNS, COUNTER_COLUMNS, MAX_RANKS, TENSOR_COLUMNS,
 from ..vocabulary import Category
 from .base import Progress, count_up
 from .hlo_names import METADATA_PLANE, Phases
-from .xplane_host import DEVICE_PLANE, HOST_PLANE, device_rows, host_rows, is_device_plane
-from .xplane_space import Plane, Space
+from .xplane_host import DEVICE_PLANE, HOST_PLANE, Rows, device_rows, host_rows, is_device_plane
+from .xplane_space import Space
 from .xplane_tables import RankPlanes, find_steps, make_collectives, make_launches, make_spans, make_steps
 
 NAME: Final = "xplane"
@@ -63,11 +65,12 @@ def sniff(head: bytes) -> bool:
 class PlaneArgs(Sequence[bytes]):
     """Stats of events as JSON, decoded when somebody asks."""
 
-    def __init__(self, places: Sequence[tuple[Space, Plane, int, int]]) -> None:
-        self._places = places
+    def __init__(self, parts: Sequence[tuple[Space, Rows]]) -> None:
+        self._parts = parts
+        self._firsts = list(accumulate([len(rows.kept) for _, rows in parts], initial=0))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return self._firsts[-1]
 
     @overload
     def __getitem__(self, row: int) -> bytes: ...
@@ -79,8 +82,11 @@ class PlaneArgs(Sequence[bytes]):
         """The stats of a row as a JSON object; b"" if there are none."""
         if isinstance(row, slice):
             return [self[number] for number in range(*row.indices(len(self)))]
-        space, plane, at, end = self._places[row]
-        stats = space.stats_in(plane, at, end, 4)
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        part = bisect_right(self._firsts, row) - 1
+        space, rows = self._parts[part]
+        stats = space.stats(rows.plane, rows.line, int(rows.kept[row - self._firsts[part]]))
         return _encode(plain(stats)) if stats else b""
 
 

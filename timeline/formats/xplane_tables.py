@@ -49,10 +49,11 @@ class RankPlanes:
         return min((int(rows.start_ns().min()) for rows in self.rows if len(rows.kept)), default=0)
 
 
-def make_spans(ranks: Sequence[RankPlanes], origin_ns: int) -> tuple[pd.DataFrame, list[tuple[Space, Plane, int, int]]]:
-    """All spans, and where the message of each lies that has args."""
+def make_spans(ranks: Sequence[RankPlanes], origin_ns: int) -> tuple[pd.DataFrame, list[tuple[Space, Rows]]]:
+    """All spans, and the rows that they are of, in the same order."""
     parts: list[dict[str, Any]] = []
-    places: list[tuple[Space, Plane, int, int]] = []
+    kept: list[tuple[Space, Rows]] = []
+    first = 0
     for item in ranks:
         for rows in item.rows:
             if not len(rows.kept):
@@ -69,11 +70,12 @@ def make_spans(ranks: Sequence[RankPlanes], origin_ns: int) -> tuple[pd.DataFram
                     "name": (codes, list(numbers)),
                     "start_ns": rows.start_ns() + (item.base_ns - origin_ns),
                     "dur_ns": rows.dur_ns(),
-                    "args_row": np.arange(len(places), len(places) + count),
+                    "args_row": np.arange(first, first + count),
                 }
             )
-            places += [(item.space, rows.plane, rows.line.begin[row], rows.line.end[row]) for row in rows.kept.tolist()]
-    return assemble(SPAN_COLUMNS, parts), places
+            kept.append((item.space, rows))
+            first += count
+    return assemble(SPAN_COLUMNS, parts), kept
 
 
 def find_steps(space: Space) -> tuple[list[Step], str]:
