@@ -2,8 +2,8 @@
 
     python benchmarks/dashboard.py FOLDER          # FOLDER as benchmarks/kineto_like.py makes it, a file a rank
 
-Prints the time from the start of tl-dash (trace kept as Parquet) to the first screen, zoom and pan to paint, and the server's
-memory.
+Prints the time from the start of tl-dash (trace kept as Parquet) to the first screen, zoom and pan to paint, what searches,
+sums of regions and pages of the table of spans take, and the server's memory beside that of the columns.
 """
 
 import argparse
@@ -14,11 +14,12 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
+#: Of a span in the trace's table: rank, lane, kind, category, name, start, duration, place of its args.
+COLUMN_NBYTES = 4 + 2 + 1 + 1 + 2 + 8 + 8 + 8
 FLAGS = [
     *(
         "--headless",
@@ -30,14 +31,21 @@ FLAGS = [
     ),
     *("--disable-component-update", "--disable-sync"),
 ]
-SCROLL = "share => { const t = window.tlkit.timeline; t.first = share * Math.max(t.total - t.height, 0); }"
+#: Answers of the server, in milliseconds, as the page sees them; the first of each kind prepares something.
+ASK = """async address => {
+  const began = performance.now();
+  const answer = await fetch(address);
+  const found = await answer.json();
+  return [performance.now() - began, found.count ?? found.groups?.length ?? 0];
+}"""
+SCROLL = "share => { const pane = window.tlkit.timeline.panes[0]; pane.scrollTo(share * Math.max(pane.room, 0)); }"
 
 #: Zooms to a stretch and resolves with the milliseconds until it is painted from the server's answer.
 ZOOM = """async ([low, high]) => {
   const timeline = window.tlkit.timeline;
   while (timeline.busy) await new Promise(done => setTimeout(done, 1));
   const began = performance.now();
-  timeline.low = low; timeline.high = high;
+  timeline.view.show(low, high);
   await timeline.ask();
   await new Promise(done => requestAnimationFrame(done));
   return performance.now() - began;
@@ -50,12 +58,12 @@ def main() -> None:
     parser.add_argument("trace", nargs="+")
     parser.add_argument("--views", type=int, default=200)
     arguments = parser.parse_args()
-    tool = str(Path(sys.executable).parent / "tl-dash")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": 1600, "height": 1000})
         began = time.perf_counter()
-        process = subprocess.Popen([tool, *arguments.trace, "--port", "0"], stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "tlkit.dashboard.cli", *arguments.trace, "--port", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
         assert found is not None
@@ -67,7 +75,8 @@ def main() -> None:
         page.wait_for_selector("#timeline[data-painted]", timeout=120_000)
         print(f"timeline after {time.perf_counter() - began:.2f} s")
         end = page.evaluate("window.tlkit.timeline.rows.end_ns")
-        rows = page.evaluate("window.tlkit.timeline.rows.names.length")
+        rows = page.evaluate("window.tlkit.timeline.rows.lane.length")
+        spans = page.evaluate("window.tlkit.timeline.rows.spans")
         chance = random.Random(1)  # noqa: S311
         taken = []
         for _ in range(arguments.views):
@@ -75,12 +84,41 @@ def main() -> None:
             low = chance.uniform(0, end - length)
             page.evaluate(SCROLL, chance.random())
             taken.append(page.evaluate(ZOOM, [low, low + length]))
+        questions = ask_all(page, end, chance)
         browser.close()
     memory = psutil.Process(process.pid).memory_info().rss
     process.terminate()
     p50, p95 = statistics.median(taken), statistics.quantiles(taken, n=20)[-1]
     print(f"{rows} rows; zoom and pan to paint: p50 {p50:.0f} ms, p95 {p95:.0f} ms, longest {max(taken):.0f} ms")
-    print(f"memory of the server: {memory / 1e6:.0f} MB")
+    for name, times in questions.items():
+        later = times[1:]
+        print(
+            f"{name}: first {times[0]:.0f} ms, then median {statistics.median(later):.0f}, longest {max(later):.0f} ms"
+        )
+    columns = spans * COLUMN_NBYTES
+    print(f"memory of the server: {memory / 1e6:.0f} MB; the columns of {spans:,} spans are {columns / 1e6:.0f} MB")
+
+
+def ask_all(page: Page, end: int, chance: random.Random) -> dict[str, list[float]]:
+    """Milliseconds of several questions of each kind, none of them asked before."""
+    stretches = [(chance.uniform(0, 0.4) * end, chance.uniform(0.6, 1) * end) for _ in range(6)]
+    addresses = {
+        "search by name": [
+            f"/data/spans?q={word}&limit=500"
+            for word in ("AllReduce", "gemm", "aten::add", "linear", "norm", "softmax")
+        ],
+        "search, regular expression": [
+            f"/data/spans?q=/{word}.*/&limit=500" for word in ("nccl", "aten", "split", "vec", "soft", "amp")
+        ],
+        "search in args, a part": [f"/data/args?q=nothing{number}" for number in range(6)],
+        "region, the whole run": [f"/data/region?low={number}&high={end - number}" for number in range(6)],
+        "region, a part": [f"/data/region?low={low:.0f}&high={high:.0f}" for low, high in stretches],
+        "table, longest first": [f"/data/spans?order=duration&descending=1&rank={rank}" for rank in range(6)],
+        "table, a step by exposed time": [
+            f"/data/spans?order=exposed&descending=1&step={step}" for step in range(1, 7)
+        ],
+    }
+    return {name: [page.evaluate(ASK, address)[0] for address in asked] for name, asked in addresses.items()}
 
 
 if __name__ == "__main__":

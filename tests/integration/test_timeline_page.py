@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,14 +11,14 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from .ranks import REPOSITORY
-from .test_dashboard import CHROMIUM, FLAGS, painted, serve, stop, wait_until_painted
+from .test_dashboard import CHROMIUM, FLAGS, serve, stop
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
     pytest.mark.timeout(600),  # several servers and a browser, on whatever machine
 ]
 TRACES = REPOSITORY / "samples" / "traces"
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,26 @@ def huge_gradient() -> Iterator[str]:
     stop(process)
 
 
+def until(page: Page, expression: str) -> None:
+    """Wait until it holds.  Asked from here: under the page's policy a script may not evaluate text."""
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not page.evaluate(expression):
+        assert time.monotonic() < deadline, expression
+        page.wait_for_timeout(50)
+
+
+def painted(page: Page) -> str:
+    """What stretch the timeline has drawn, once it has drawn what the address asks for."""
+    until(page, "window.tlkit?.timeline?.isRestored && window.tlkit.timeline.element.dataset.painted")
+    until(page, "!window.tlkit.timeline.busy")
+    return str(page.locator("#timeline").get_attribute("data-painted"))
+
+
+def wait_until_painted(page: Page, other_than: str) -> str:
+    until(page, f"document.getElementById('timeline').dataset.painted !== '{other_than}'")
+    return painted(page)
+
+
 def open_at(page: Page, address: str) -> str:
     page.goto(address)
     return painted(page)
@@ -85,12 +106,11 @@ def test_which_tensor_is_exposed(page: Page, huge_gradient: str) -> None:
     page.locator("#timeline-table").click()  # 2
     page.locator("#timeline-spans th button", has_text="exposed").click()  # 3
     page.locator("#timeline-spans th[aria-sort=descending]", has_text="exposed").wait_for()
-    name, lane = cells(page, "spans", 0)[:2]
+    rows = [cells(page, "spans", row) for row in range(4)]
 
-    assert "ALLREDUCE" in name
-    assert lane in {"allreduce.huge.weight", "communication"}
-    lanes = [cells(page, "spans", row)[1] for row in range(8)]
-    assert "allreduce.huge.weight" in lanes
+    assert "allreduce.huge.weight" in {row[1] for row in rows}
+    assert all("ALLREDUCE" in row[0] or row[1] == "communication" for row in rows)
+    assert float(rows[0][6].split()[0]) > 5  # ms
 
 
 def test_which_spans_are_longest(page: Page, slow_rank: str) -> None:
@@ -190,15 +210,13 @@ def test_everything_by_keyboard(page: Page, slow_rank: str) -> None:
     title.wait_for()
     number = page.evaluate("window.tlkit.timeline.chosen")
     press(page, "ArrowRight")
-    page.wait_for_function("before => window.tlkit.timeline.chosen > before", arg=number)
+    until(page, f"window.tlkit.timeline.chosen > {number}")
     after = page.evaluate("[window.tlkit.timeline.span.start_ns, window.tlkit.timeline.span.row]")
     press(page, "ArrowDown")
-    page.wait_for_function("row => window.tlkit.timeline.span.row !== row", arg=after[1])
+    until(page, f"window.tlkit.timeline.span.row !== {after[1]}")
     assert page.evaluate("window.tlkit.timeline.span.lane") == "communication"
     press(page, "[")
-    page.wait_for_function(
-        "window.tlkit.timeline.span.lane !== 'communication' || window.tlkit.timeline.span.rank === 1"
-    )
+    until(page, "window.tlkit.timeline.span.lane !== 'communication' || window.tlkit.timeline.span.rank === 1")
     press(page, "f")
     wait_until_painted(page, whole)
     press(page, "m")
@@ -237,7 +255,7 @@ def test_the_critical_path_is_on_the_timeline(page: Page, slow_rank: str) -> Non
     """One key; it lies on the slow rank's computation nearly all of the time, and covers the steps without a gap."""
     open_at(page, f"{slow_rank}/timeline?step=10")
     press(page, "c")
-    page.wait_for_function("window.tlkit.timeline.panes[0].path.length > 0")
+    until(page, "window.tlkit.timeline.panes[0].path.length > 0")
     stretches = page.evaluate(
         "window.tlkit.timeline.panes[0].path.map(([row, start, end, why]) => [window.tlkit.timeline.rows.ranks[row], start, end, why])"
     )
@@ -252,19 +270,19 @@ def test_a_step_beside_a_usual_one_and_beside_the_other_run(page: Page, slow_ran
     """`B` once and twice: both begin at the same place on the screen, and say how long they are."""
     open_at(page, f"{slow_rank}/timeline?step=10")
     press(page, "b")
-    page.wait_for_function("window.tlkit.timeline.panes.length === 2 && window.tlkit.timeline.panes[1].tile")
+    until(page, "window.tlkit.timeline.panes.length === 2 && window.tlkit.timeline.panes[1].tile")
     words = page.evaluate("window.tlkit.timeline.panes.map(pane => pane.words)")
     assert words[0].startswith("step 10: ")
     assert words[1].startswith("a usual one, step ")
     press(page, "b")
-    page.wait_for_function("window.tlkit.timeline.panes[1]?.run === '1' && window.tlkit.timeline.panes[1].tile")
+    until(page, "window.tlkit.timeline.panes[1]?.run === '1' && window.tlkit.timeline.panes[1].tile")
     low = page.evaluate("fetch('/data/step?number=10&run=1').then(answer => answer.json())")["low_ns"]
     mine = page.evaluate("fetch('/data/step?number=10').then(answer => answer.json())")["low_ns"]
     assert page.evaluate(f"window.tlkit.timeline.panes[1].x({low}, window.tlkit.timeline.view)") == pytest.approx(
         page.evaluate(f"window.tlkit.timeline.x({mine})"), abs=1
     )
     press(page, "b")
-    page.wait_for_function("window.tlkit.timeline.panes.length === 1")
+    until(page, "window.tlkit.timeline.panes.length === 1")
 
 
 def test_waits_have_the_colour_of_what_is_waited_for(page: Page, slow_rank: str) -> None:
@@ -278,7 +296,7 @@ def test_waits_have_the_colour_of_what_is_waited_for(page: Page, slow_rank: str)
     )
     assert max(drawn, key=lambda name: float(drawn[name])) == "negotiate"
     assert "negotiate" in page.locator("#timeline-legend").inner_text()
-    page.wait_for_function("[...window.tlkit.timeline.panes[0].names.values()].includes('STEP 10')")
+    until(page, "[...window.tlkit.timeline.panes[0].names.values()].includes('STEP 10')")
 
 
 def test_the_axis_is_precise_at_a_microsecond(page: Page, slow_rank: str) -> None:
@@ -301,14 +319,14 @@ def test_rows_are_folded_filtered_pinned_and_opened(page: Page, slow_rank: str) 
     shown = "window.tlkit.timeline.panes[0].layout.items.map(item => [item.rank, item.type, item.label, item.isPinned])"
     assert not [item for item in page.evaluate(shown) if item[2].startswith("allreduce.")]
     page.locator("#timeline-filter").fill("stem.weight")
-    page.wait_for_function("window.tlkit.timeline.panes[0].layout.items.length <= 4")
+    until(page, "window.tlkit.timeline.panes[0].layout.items.length <= 4")
     assert {item[2] for item in page.evaluate(shown) if item[2]} == {"allreduce.stem.weight", "broadcast.stem.weight"}
     page.locator("#timeline-filter").fill("")
     page.evaluate("window.tlkit.timeline.pin(1)")
     assert page.evaluate(shown)[0][0] == 1
     assert page.evaluate(shown)[0][3]
     page.locator("#timeline-collapse").click()
-    page.wait_for_function("window.tlkit.timeline.panes[0].layout.items.length === 2")
+    until(page, "window.tlkit.timeline.panes[0].layout.items.length === 2")
     assert [item[2] for item in page.evaluate(shown)] == ["compute", "compute"]
 
 

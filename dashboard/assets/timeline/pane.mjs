@@ -137,7 +137,7 @@ export class Pane {
   labels(g) { // the rank stays in sight while its rows are
     const gutter = this.left - 4;
     g.fillStyle = colour("--paper"); g.fillRect(0, this.top, gutter, this.height);
-    const room = Math.min(62, gutter * 0.36);
+    const room = Math.min(62, gutter * 0.26 + 8);
     g.font = "12px system-ui, sans-serif"; g.textBaseline = "middle";
     const ends = new Map();
     const shown = this.visible();
@@ -154,7 +154,7 @@ export class Pane {
     for (const [rank, end] of ends) {
       const first = shown.find(item => item.rank === rank), floor = this.top + (first.isPinned ? 0 : this.layout.pinnedHeight);
       const y = Math.min(Math.max(this.y(first), floor), end - ROW) + ROW / 2;
-      g.fillStyle = colour("--text"); g.fillText(fitted(g, `${first.isPinned ? "⏍ " : ""}rank ${rank}`, room - 8), 6, y);
+      g.fillStyle = colour("--text"); g.fillText((first.isPinned ? "• " : "") + (fitted(g, `rank ${rank}`, room - 8) || rank), 6, y);
     }
     g.restore();
   }

@@ -9,7 +9,7 @@ const COLUMNS = [["name", false, "name"], ["lane", false, "lane"], ["rank", true
 export class Spans {
   /** act: {go(number), region()} */
   constructor(place, act) {
-    this.place = place; this.act = act; this.wanted = ""; this.order = "duration"; this.descending = true; this.offset = 0; this.rank = null; this.step = null;
+    this.place = place; this.act = act; this.wanted = ""; this.order = "duration"; this.descending = true; this.offset = 0; this.rank = null; this.step = null; this.category = "";
     this.inRegion = false; this.isOpen = false; this.found = null; this.byArgs = []; this.at = -1; this.matches = new Set(); this.turn = 0; this.ratio = 1;
   }
 
@@ -56,7 +56,7 @@ export class Spans {
   question(more) {
     const region = this.inRegion ? this.act.region() : null;
     return {
-      ...(this.wanted ? { q: this.wanted } : {}), ...(this.rank === null ? {} : { rank: this.rank }), ...(this.step === null ? {} : { step: this.step }),
+      ...(this.wanted ? { q: this.wanted } : {}), ...(this.rank === null ? {} : { rank: this.rank }), ...(this.step === null ? {} : { step: this.step }), ...(this.category ? { category: this.category } : {}),
       ...(region ? { low: Math.floor(region[0]), high: Math.ceil(region[1]) } : {}), order: this.order, ...(this.descending ? { descending: 1 } : {}), limit: PAGE, ...more,
     };
   }
@@ -90,6 +90,7 @@ export class Spans {
         ranks.length > 1 || this.rank !== null ? element("span", { class: "soft" }, "by rank") : null,
         ...(this.rank !== null ? [element("button", { type: "button", onclick: change({ rank: null }) }, `rank ${this.rank} ×`)] : ranks.length > 1 ? ranks.map(([rank, count]) => element("button", { type: "button", onclick: change({ rank: +rank }) }, `${rank}: ${count.toLocaleString("en")}`)) : []),
         this.step !== null ? element("button", { type: "button", onclick: change({ step: null }) }, `step ${this.step} ×`) : null,
+        this.category ? element("button", { type: "button", onclick: change({ category: "" }) }, `${this.category} ×`) : null,
         this.act.region() ? element("button", { type: "button", "aria-pressed": String(this.inRegion), onclick: change({ inRegion: !this.inRegion }) }, "in the region only") : null,
         page("◀", Math.max(this.offset - PAGE, 0), this.offset > 0), `${found.count ? (this.offset + 1).toLocaleString("en") : 0} to ${last.toLocaleString("en")}`, page("▶", this.offset + PAGE, last < found.count),
         element("button", { type: "button", onclick: () => { this.isOpen = false; this.show(); } }, "close")),

@@ -21,7 +21,7 @@ export class Timeline {
     this.element = place; this.canvas = element("canvas", { "aria-hidden": "true" }); this.tip = element("div", { class: "tip", hidden: true });
     place.replaceChildren(this.canvas, this.tip);
     this.view = new View(); this.panes = [new Pane("0")]; this.chosen = -1; this.chosenPane = 0; this.flows = []; this.span = null; this.markers = []; this.region = null; this.regionRows = null; this.by = "name";
-    this.busy = false; this.again = false; this.hasPath = false; this.beside = ""; this.focus = null; this.drag = null; this.pointer = { x: -1, y: -1, ns: 0 };
+    this.busy = false; this.again = false; this.isRestored = false; this.hasPath = false; this.beside = ""; this.focus = null; this.drag = null; this.pointer = { x: -1, y: -1, ns: 0 };
     this.options = { folded: new Set(), unfolded: new Set(), open: new Set(), pinned: [], filter: "", sort: "" };
     this.spans = new Spans(byId("spans"), { go: number => this.go(number), region: () => this.region });
     listen(this); this.listen();
@@ -52,7 +52,7 @@ export class Timeline {
     await this.panes[0].load();
     const rows = this.rows; this.version = rows.version; this.view.end = Math.max(rows.end_ns, 1);
     this.arrange(); this.legend();
-    if (!this.restored) { this.restored = true; await this.restore(); }
+    if (!before) { await this.restore(); this.isRestored = true; }
     else if (atEnd && rows.end_ns > before.end_ns) this.view.show(this.view.low + rows.end_ns - this.view.high, rows.end_ns);
     await this.ask();
   }
@@ -109,9 +109,9 @@ export class Timeline {
 
   toRank(rank) { const item = this.panes[0].layout.items.find(each => each.rank === rank && each.isFirst); if (item) for (const pane of this.panes) pane.scrollTo(item.top - 6 - pane.layout.pinnedHeight); }
 
-  remember() {
+  remember() { // not before all that the address asks for is there, and not for a page that has been left
     clearTimeout(this.remembering);
-    this.remembering = setTimeout(() => { if (location.pathname === "/timeline" && this.rows) writeAddress(this.state()); }, 250);
+    this.remembering = setTimeout(() => { if (location.pathname === "/timeline" && this.isRestored && this.element.isConnected) writeAddress(this.state()); }, 250);
   }
   state() {
     const { options, focus } = this;
@@ -276,7 +276,10 @@ export class Timeline {
   }
   pin(rank = this.rankHere()) { const { pinned } = this.options, at = pinned.indexOf(rank); if (at >= 0) pinned.splice(at, 1); else pinned.push(rank); return this.rearrange(); }
   togglePath() { if (!this.rows.has_path) { this.say("This trace allows no critical path: its ranks' clocks are not aligned, or nothing was computed."); return undefined; } this.hasPath = !this.hasPath; byId("path").setAttribute("aria-pressed", String(this.hasPath)); this.remember(); return this.ask(); }
-  toggleTable() { this.spans.isOpen = !this.spans.isOpen; this.remember(); return this.spans.show(); }
+  toggleTable() { // beside evidence it begins with that
+    this.spans.isOpen = !this.spans.isOpen;
+    if (this.spans.isOpen && this.focus) { this.spans.category = this.focus.show; this.spans.step = this.stepShown ?? null; this.spans.rank = this.focus.ranks?.size === 1 ? [...this.focus.ranks][0] : null; this.spans.offset = 0; }
+    this.remember(); return this.spans.show(); }
   nextBeside() { const values = ["", "step", ...(this.rows.compares ? ["run"] : [])], next = values[(values.indexOf(this.beside) + 1) % values.length]; byId("beside").value = next; return this.setBeside(next); }
 
   /** "step": a usual step of this run below; "run": the other run, aligned at the step on the screen. */
