@@ -152,7 +152,7 @@ def _rows(source: Source, run: Run) -> dict[str, Any]:
         "counters": tracks.counters(run),
         "has_path": facts.graph is not None and facts.is_aligned,
         "is_aligned": facts.is_aligned,
-        "compares": source.compared is not None,
+        "compares": bool(source.others()) or source.compared is not None,  # whose analysis may take a while
         "spans": len(run.trace.spans),
         "args": len(run.trace.raw_args),
     }

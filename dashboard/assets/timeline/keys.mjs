@@ -13,6 +13,7 @@ const HELP = [
 /** Whether a key is one of the timeline's, which then acts. */
 export function press(timeline, event) {
   const t = timeline, hasSpan = t.chosen >= 0;
+  if (event.key === "Enter" && event.target.closest("button, a, summary")) return false; // it is theirs
   const acts = {
     w: () => t.zoom(0.5), s: () => t.zoom(2), a: () => t.pan(-0.2), d: () => t.pan(0.2), "+": () => t.zoom(0.5), "=": () => t.zoom(0.5), "-": () => t.zoom(2),
     ArrowLeft: () => (hasSpan ? t.step(-1) : t.pan(-0.2)), ArrowRight: () => (hasSpan ? t.step(1) : t.pan(0.2)),

@@ -93,7 +93,7 @@ export class Timeline {
     if (asked.to > asked.from) this.view.show(asked.from, asked.to);
     if (asked.scroll !== undefined) this.panes[0].scrollTo(asked.scroll);
     this.sayFocus();
-    if (asked.q) { this.query().value = asked.q; await this.search(asked.q, asked.from === undefined && !step); }
+    if (asked.q) { this.query().value = asked.q; await this.search(asked.q, asked.from === undefined && !step); if (this.focus) { this.spans.isOpen = false; await this.spans.show(); } }
     if (asked.panel === "spans" && !asked.q) { this.spans.isOpen = true; this.spans.order = asked.order || "duration"; await this.spans.show(); }
     if (asked.span !== undefined) await this.detail(asked.span).catch(error => this.say(error.message));
     if (asked.region && +asked.region[1] > +asked.region[0]) { this.region = [+asked.region[0], +asked.region[1]]; this.regionRows = asked.regionrows ? asked.regionrows.join(",") : null; this.by = asked.by || "name"; await this.showRegion(); }
