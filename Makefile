@@ -45,6 +45,9 @@ docs: $(VENV)/ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
 
+docs-images: $(VENV)/ready
+	@$(BIN)/python packaging/docs_images.py
+
 bench: $(VENV)/ready
 	@$(BIN)/python benchmarks/everything.py $(BENCH)
 

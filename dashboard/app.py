@@ -189,19 +189,6 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         ]
         return predicted(source, [*changes, *map(str, switches if isinstance(switches, list) else [])])
 
-    @app.callback(
-        Output("address", "search", allow_duplicate=True),
-        Input("steps-over-time", "clickData"),
-        State("address", "search"),
-        prevent_initial_call=True,
-    )
-    def open_step(clicked: Any, search: str | None) -> Any:
-        points = clicked.get("points") if isinstance(clicked, dict) else None
-        number = points[0].get("x") if isinstance(points, list) and points and isinstance(points[0], dict) else None
-        if not isinstance(number, (int, float)):
-            return no_update
-        return address("", **{**asked(search), "step": int(number)}).removeprefix("/")
-
     app.clientside_callback(
         "function(path, run) { return window.tlkit.setTitle(path, run); }",
         Output("run", "title"),

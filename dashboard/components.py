@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from dash import dcc, html
 
 from ..collector.findings import Finding
-from ..collector.reports.figures import PLOT_CONFIG, Figure
+from ..collector.reports.figures import Figure
 from ..collector.reports.svg import to_svg
 from ..timeline.commands import clean
 from .words import headed
@@ -26,31 +26,24 @@ def text(value: object) -> str:
     return shown if len(shown) <= MOST_TEXT else shown[: MOST_TEXT // 2] + "…" + shown[-MOST_TEXT // 2 :]
 
 
-def plot(figure: Figure | None, name: str, label: str, words: str = "") -> Component:
-    """A figure that can be zoomed, with its heading; nothing without a figure.
+def chart(figure: Figure | None, label: str, words: str = "", chosen: str = "") -> Component:
+    """A figure with its heading; nothing without a figure.
 
     Args:
-        name: id of the graph.
         label: heading, which screen readers hear, too.
         words: how to read it.
+        chosen: an address with `{at}`, `{from}` and `{to}`: where a click and a drag on the chart lead (assets/charts.js).
     """
     if figure is None:
         return None
-    height = figure["layout"].get("height", 360)
-    graph = dcc.Graph(id=name, figure=figure, config=PLOT_CONFIG, style={"height": f"{height}px"}, responsive=True)
-    return html.Section([html.H2(label), _read(words), graph], className="card", **{"aria-label": label})
+    parts = [html.H2(label), _read(words), drawn(figure, label, chosen)]
+    return html.Section(parts, className="card", **{"aria-label": label})
 
 
-def chart(figure: Figure | None, label: str, words: str = "") -> Component:
-    """A figure as SVG, with its heading; nothing without a figure."""
-    if figure is None:
-        return None
-    return html.Section([html.H2(label), _read(words), drawn(figure, label)], className="card", **{"aria-label": label})
-
-
-def drawn(figure: Figure, label: str) -> Component:
-    """A figure as SVG alone."""
-    return html.Div(className="scrolls", **{"data-svg": to_svg(figure, label), "role": "group", "aria-label": label})
+def drawn(figure: Figure, label: str, chosen: str = "") -> Component:
+    """A figure alone, as SVG."""
+    more = {"data-svg": to_svg(figure, label), "aria-label": label, **({"data-chosen": chosen} if chosen else {})}
+    return html.Div(className="scrolls", role="group", **more)
 
 
 def _read(words: str) -> Component:
@@ -72,7 +65,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], marked: Sequ
         html.Tr(
             [
                 # A column of remarks has no name, and a heading without words says nothing.
-                html.Th(name, className="number" if number else "", scope="col") if name else html.Td()
+                html.Th(name, className="number" if number else "", scope="col") if name else html.Td(className="short")
                 for name, number in zip(headed(columns), is_number, strict=True)
             ]
         )

@@ -16,15 +16,6 @@ from .palette import COLOURS, label_of
 
 Figure = dict[str, Any]
 
-#: How every plot behaves: nothing is sent anywhere, and nobody is invited to.
-PLOT_CONFIG: Final = {
-    "displayModeBar": False,  # nine stops of the tabulator key a plot, over the legend on a phone
-    "displaylogo": False,
-    "showSendToCloud": False,
-    "plotlyServerURL": "",
-    "responsive": True,
-}
-
 #: Bars and cells across; more than a screen has no room for.
 MOST_COLUMNS: Final = 400
 MOST_RANKS: Final = 256
@@ -48,7 +39,6 @@ def layout(theme: str, **changes: Any) -> dict[str, Any]:
         "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"},
         "hoverlabel": {"namelength": -1},
-        "uirevision": "kept",  # new steps of a live run leave zoom and legend as they are
         "xaxis": dict(axis),
         "yaxis": dict(axis),
     }
@@ -126,20 +116,28 @@ def anatomy(analysis: Analysis, theme: str = "light") -> Figure:
     }
 
 
-def steps_over_time(analysis: Analysis, rank: int | None = None, theme: str = "light") -> Figure:
-    """Every step's parts, over the run: the mean of the ranks, or one rank."""
+def steps_over_time(
+    analysis: Analysis, rank: int | None = None, theme: str = "light", shown: tuple[int, int] | None = None
+) -> Figure:
+    """Every step's parts, over the run: the mean of the ranks, or one rank.
+
+    Args:
+        shown: numbers of the first and the last step; None for all.
+    """
     facts = analysis.facts
-    width = 1
+    numbers = facts.steps.numbers
+    low, high = (0, len(numbers)) if shown is None else np.searchsorted(numbers, (shown[0], shown[1] + 1)).tolist()
+    width = max(1, -(-(high - low) // MOST_COLUMNS))
     data = []
     for part in _parts_there(analysis):
         values = facts.part(part)
         chosen = values.mean(axis=0) if rank is None else values[facts.ranks.index(rank)]
-        binned, width = in_columns(chosen)
+        binned, _ = in_columns(chosen[low:high])
         data.append(
             {
                 "type": "bar",
                 "name": label_of(part, facts.breakdown),
-                "x": steps_axis(analysis, width),
+                "x": numbers[low:high:width].tolist(),
                 "y": as_milliseconds(binned),
                 "marker": {"color": COLOURS[part], "line": {"width": 0}},
                 "hovertemplate": "step %{x}: %{y:.2f} ms<extra>%{fullData.name}</extra>",
@@ -152,8 +150,8 @@ def steps_over_time(analysis: Analysis, rank: int | None = None, theme: str = "l
             theme,
             barmode="stack",
             bargap=0,
-            height=420,
-            xaxis={"title": {"text": title}, **whole_steps(facts.steps.count)},
+            height=400,
+            xaxis={"title": {"text": title}, **whole_steps(high - low)},
             yaxis={"title": {"text": "ms"}},
         ),
     }

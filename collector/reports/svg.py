@@ -38,16 +38,18 @@ STYLE: Final = """
 
 
 def to_svg(figure: Figure, label: str) -> str:
-    """The figure as an svg element.
+    """The figure as an svg element, which says where its x axis lies, for scripts that let a stretch of it be chosen.
 
     Args:
         label: what screen readers hear of it.
     """
     drawing = _Drawing(figure)
     body = "".join(drawing.draw())
+    axis = drawing.x
+    ends = f"{axis.begin:.1f} {axis.end:.1f} {axis.low:.9g} {axis.high:.9g}"
     return (
         f'<svg class="chart" role="img" aria-label="{_text(label)}" viewBox="0 0 {drawing.width} {drawing.height:.0f}" '
-        f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+        f'data-x="{ends}" xmlns="http://www.w3.org/2000/svg">{body}</svg>'
     )
 
 

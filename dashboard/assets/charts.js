@@ -25,6 +25,39 @@
   }
   document.addEventListener("pointermove", hover, { passive: true });
 
+  // A click on a chart's column, and a stretch that is dragged over, lead to the address that the server has named.
+  function go(href) {
+    history.pushState({}, "", href);
+    dispatchEvent(new CustomEvent("_dashprivate_pushstate")); // what Dash's own links do
+  }
+  function place(event, host) {
+    const chart = host.querySelector("svg[data-x]");
+    if (!chart) return null;
+    const [begin, end, low, high] = chart.dataset.x.split(" ").map(Number);
+    const box = chart.getBoundingClientRect(), x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
+    return { x: event.clientX, at: low + (Math.min(Math.max(x, begin), end) - begin) / (end - begin) * (high - low) };
+  }
+  let pressed = null;
+  document.addEventListener("pointerdown", event => {
+    const host = event.button === 0 && event.target.closest("[data-chosen]");
+    pressed = host ? { host, from: place(event, host) } : null;
+  });
+  document.addEventListener("pointerup", event => {
+    const began = pressed; pressed = null;
+    if (!began || !began.from || !began.host.isConnected) return;
+    const to = place(event, began.host), dragged = Math.abs(to.x - began.from.x) > 6;
+    if (!dragged && event.target.closest("[data-chosen]") !== began.host) return;
+    const wanted = new URL(began.host.dataset.chosen, location.origin), here = new URLSearchParams(location.search);
+    const ends = [began.from.at, to.at].sort((a, b) => a - b).map(Math.round);
+    const values = dragged ? { "{at}": here.get("step"), "{from}": ends[0], "{to}": ends[1] }
+      : { "{at}": Math.round(to.at), "{from}": here.get("from"), "{to}": here.get("to") };
+    for (const [key, value] of [...wanted.searchParams]) {
+      if (!(value in values)) continue;
+      if (values[value] === null || values[value] === undefined) wanted.searchParams.delete(key); else wanted.searchParams.set(key, values[value]);
+    }
+    go(wanted.pathname + wanted.search);
+  });
+
   // Tables and charts that scroll sideways are reached by keyboard only while there is something to scroll.
   const sized = new ResizeObserver(entries => { for (const entry of entries) reach(entry.target); });
   function reach(element) {
@@ -33,7 +66,6 @@
   function attach() {
     for (const element of document.querySelectorAll("[data-svg]")) draw(element);
     for (const element of document.querySelectorAll(".scrolls")) { sized.observe(element); reach(element); }
-    for (const element of document.querySelectorAll(".js-plotly-plot [tabindex]")) element.removeAttribute("tabindex");
     tell();
   }
   // What Dash's own controls do not tell screen readers: their names, and that a check box is one.

@@ -9,7 +9,7 @@ from ...collector.model.exposure import exposed_by
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures_communication
 from ...collector.reports.rows import bandwidth_words
-from ..components import card, chart, choices, empty, plot, table
+from ..components import card, chart, choices, empty, table
 from ..words import explain
 from . import View
 from .steps import ordered_choices
@@ -41,9 +41,8 @@ def layout(view: View) -> Any:
             "Every moment of waiting belongs to the collective that ends next; of a fused one, to its tensors by their bytes.",
         ) if by in groups else None,
         _lives(view, "" if by == first else by),
-        plot(
+        chart(
             figures_communication.costs(analysis, view.summary.lines, view.theme),
-            "costs",
             "What a collective costs by its size",
             "Points: median time of moving bytes; larger ones take more time in all. Dotted: the latency and bandwidth that fit.",
         ),

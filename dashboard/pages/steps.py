@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from dash import html
+from dash import dcc, html
 
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures
 from ...collector.reports.palette import label_of
-from ..components import address, card, chart, choices, empty, link, plot, table
+from ..components import address, card, chart, choices, empty, link, table
 from ..words import explain
 from . import View
 
@@ -20,6 +20,8 @@ SLOW_RATIO: Final = 1.1
 #: Ranks that have a link; others are asked for by number.
 MOST_LINKS: Final = 12
 MOST_PARTS: Final = 3
+#: Fewer steps need no zoom.
+LEAST_STRETCH: Final = 8
 
 
 def layout(view: View) -> Any:
@@ -30,20 +32,62 @@ def layout(view: View) -> Any:
     chosen = view.query.get("rank", "")
     everything = chosen == "all"
     rank = None if everything else view.rank()
+    shown = _shown(view)
     who = "mean of all ranks, which hides a slow one" if everything else f"rank {rank}"
     return [
         rank_choices(view, "steps", chosen, with_all=True),
         _drawer(view, rank),
-        plot(
-            figures.steps_over_time(view.analysis, rank, view.theme),
-            "steps-over-time",
+        _stretches(view, shown),
+        chart(
+            figures.steps_over_time(view.analysis, rank, view.theme, shown),
             f"Every step, by part: {who}",
-            "Click a step to see what was different in it; drag to zoom, double-click to see all again.",
+            "Click a step to see what was different in it; drag over a stretch to see it closer.",
+            address("steps", rank=chosen) + ("&" if chosen else "?") + "step={at}&from={from}&to={to}",
         ),
         chart(figures.durations(view.analysis, view.theme), "How long steps take"),
         _outliers(view),
         explain("step", "p95", "exposed", "negotiate", "queue", "fusion", "idle"),
     ]
+
+
+def _shown(view: View) -> tuple[int, int] | None:
+    """First and last step that the address asks for; None for all."""
+    numbers = view.analysis.facts.steps.numbers
+    low, high = view.number("from"), view.number("to")
+    if low is None or high is None:
+        return None
+    low, high = max(min(low, high), int(numbers[0])), min(max(low, high), int(numbers[-1]))
+    return (low, high) if high > low and (low, high) != (numbers[0], numbers[-1]) else None
+
+
+def _stretches(view: View, shown: tuple[int, int] | None) -> Any:
+    """The way out of a stretch, and to its neighbours, by keyboard, too."""
+    numbers = view.analysis.facts.steps.numbers
+    if len(numbers) < LEAST_STRETCH:
+        return None
+    low, high = shown or (int(numbers[0]), int(numbers[-1]))
+    middle, length = (low + high) // 2, max((high - low) // 2, 2)
+    kept = {"rank": view.query.get("rank")}
+    links = [
+        ("all", {}, shown is None),
+        ("earlier half", {"from": low, "to": max(middle, low + 1)}, False),
+        ("later half", {"from": middle, "to": high}, False),
+        *((("earlier", {"from": low - length, "to": high - length}, False),) if low > numbers[0] else ()),
+        *((("later", {"from": low + length, "to": high + length}, False),) if high < numbers[-1] else ()),
+    ]
+    shown_now = [] if shown is None else [html.Span(f"{low} to {high}", className="choice here")]
+    return html.Nav(
+        [
+            html.Span("Steps", className="soft"),
+            *shown_now,
+            *(
+                dcc.Link(words, href=address("steps", **kept, **where), className="choice here" if here else "choice")
+                for words, where, here in links
+            ),
+        ],
+        className="choices",
+        **{"aria-label": "steps shown"},
+    )
 
 
 def rank_choices(view: View, page: str, chosen: str, *, with_all: bool = False, **kept: object) -> Any:
@@ -159,8 +203,3 @@ def _different(view: View, column: int) -> str:
     least = 0.2 * max(excess[0][0], 1.0)
     shown = [f"{words} (+{milliseconds(ns)})" for ns, words in excess[:MOST_PARTS] if ns > least]
     return ", ".join(shown)
-
-
-def step_address(number: int, rank: str | None) -> str:
-    """The page with the drawer of a step open."""
-    return address("steps", step=number, rank=rank)

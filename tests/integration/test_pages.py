@@ -1,0 +1,194 @@
+"""The pages in a real browser, over recorded samples: what they tell, and that everybody can use them."""
+
+import gzip
+import shutil
+import time
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from .ranks import REPOSITORY
+from .test_dashboard import CHROMIUM, FLAGS, PAGES, serve, stop, wait_for
+
+SAMPLES = REPOSITORY / "samples" / "traces"
+#: More than is needed: machines that test are busy.
+LONG_MS = 60_000
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs, as a collector keeps them."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("healthy", "no-fusion"):
+        shutil.copytree(SAMPLES / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(runs: Path) -> Iterator[str]:
+    process, url = serve(str(SAMPLES / "slow-rank"), "--compare", str(SAMPLES / "slow-loop"), "--runs", str(runs))
+    yield url.rstrip("/")
+    stop(process)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that must not complain; scripts of tests may be put into it."""
+    context = browser.new_context(viewport={"width": 1300, "height": 850}, bypass_csp=True)
+    page = context.new_page()
+    page.set_default_timeout(LONG_MS)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def open_page(page: Page, address: str, name: str) -> None:
+    """And wait until it has been drawn."""
+    page.goto(f"{address}/{name}")
+    page.wait_for_selector("#page > *")
+    page.wait_for_selector("#page [data-svg] svg" if name != "timeline" else "#timeline canvas")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nobody_is_shut_out(page: Page, address: str, theme: str) -> None:
+    """axe finds nothing on any page: names, roles, contrast, keyboard."""
+    axe = pytest.importorskip("axe_playwright_python")
+    script = (resources.files(axe) / "axe.min.js").read_text()
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    found = {}
+    for name in PAGES:
+        open_page(page, address, name)
+        page.evaluate(script)
+        violations = page.evaluate("axe.run()")["violations"]
+        found[name] = [(item["id"], item["nodes"][0]["html"]) for item in violations]
+    assert {name: items for name, items in found.items() if items} == {}
+
+
+def test_a_phone_scrolls_tables_and_never_the_page(page: Page, address: str) -> None:
+    """At 390 pixels: nothing is wider than the screen, the header is one row, no word is broken in a table."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    for name in PAGES:
+        open_page(page, address, name)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+        assert page.evaluate("document.querySelector('header').offsetHeight") < 70, name
+        broken = page.evaluate(
+            "[...document.querySelectorAll('th, td.number, td.short')].filter(cell => cell.offsetHeight > 60 && "
+            "cell.querySelector('a') === null && cell.parentElement.children.length > 1 && cell.scrollHeight > "
+            "2.5 * parseFloat(getComputedStyle(cell).lineHeight)).map(cell => cell.textContent)"
+        )
+        assert broken == [], name
+
+
+def test_the_first_visit_is_light(page: Page, address: str) -> None:
+    """Of the six megabytes that it once was less than half a megabyte travels."""
+    travelled: list[int] = []
+    client = page.context.new_cdp_session(page)
+    client.send("Network.enable")
+    client.on("Network.loadingFinished", lambda event: travelled.append(int(event["encodedDataLength"])))
+    for name in PAGES[:6]:
+        open_page(page, address, name)
+    assert 50_000 < sum(travelled) < 1_500_000
+    assert page.evaluate("typeof window.Plotly") == "undefined"
+
+
+def test_a_run_with_everything_has_all_pages(page: Page, address: str) -> None:
+    """A run with everything has all pages; what others have is in the unit tests."""
+    open_page(page, address, "verdict")
+    assert page.locator("header nav a").all_inner_texts() == [name.capitalize() for name in PAGES]
+
+
+def test_a_step_opens_its_drawer(page: Page, address: str) -> None:
+    """A click on the chart says what was different in the step; dragging shows a stretch; the address holds both."""
+    open_page(page, address, "steps")
+    assert page.locator(".choices .here").first.inner_text() == "rank 1 (slowest)"
+    box = page.locator("[data-chosen] svg").bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.click(box["x"] + box["width"] * 0.5, middle)
+    page.wait_for_selector("#step-drawer")
+    assert "times the median" in page.locator("#step-drawer h2").inner_text()
+    assert "step=" in page.url
+    box = page.locator("[data-chosen] svg").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+    page.wait_for_url("**from=*")
+    page.wait_for_selector("#step-drawer")
+    page.get_by_role("link", name="close").click()
+    page.locator("#step-drawer").wait_for(state="detached")
+
+
+def test_compare_chooses_among_the_runs_that_were_offered(page: Page, address: str) -> None:
+    """Those that were named and those of the folder, by name; a path is none of them."""
+    open_page(page, address, "compare")
+    names = page.locator("nav[aria-label=Before] a").all_inner_texts()
+    assert names[0] == "slow-loop"
+    assert set(names[1:]) == {"healthy", "no-fusion"}
+    wait_for(page, "before", LONG_MS / 1000)
+    page.get_by_role("link", name="healthy").click()
+    page.wait_for_url("**before=healthy")
+    page.get_by_text("healthy: t.json.gz").wait_for()
+    page.goto(f"{address}/compare?before=/etc/passwd")
+    page.wait_for_selector("nav[aria-label=Before] a.here")
+    assert page.locator("nav[aria-label=Before] a.here").inner_text() == "slow-loop"
+
+
+def test_new_steps_leave_sliders_and_words_alone(page: Page, tmp_path: Path) -> None:
+    """A live run: what somebody holds stays while steps come; the pulse says how the run does."""
+    lines = {
+        name: gzip.decompress((SAMPLES / "slow-rank" / f"{name}.gz").read_bytes()).splitlines(keepends=True)
+        for name in ("t.json", "t.rank1.json")
+    }
+
+    def write(begin: float, end: float) -> None:
+        for name, content in lines.items():
+            with (tmp_path / name).open("ab") as file:
+                file.write(b"".join(content[round(len(content) * begin) : round(len(content) * end)]))
+
+    write(0, 0.6)
+    process, url = serve(str(tmp_path / "t.json"), "--follow")
+    try:
+        page.goto(url)
+        page.wait_for_selector("#what-if [role=slider]")
+        wait_for(page, "ranks connected", LONG_MS / 1000)
+        page.evaluate("document.querySelector('#what-if').dataset.mark = 'mine'")
+        slider = page.locator("#what-if [role=slider]").first
+        slider.focus()
+        words = page.locator("details.words")
+        words.locator("summary").click()
+        seen = page.locator("#run").inner_text()
+        slider.focus()
+        for part in range(4):
+            slider.press("ArrowLeft")
+            write(0.6 + part * 0.1, 0.7 + part * 0.1)
+            deadline = time.monotonic() + LONG_MS / 1000
+            while page.locator("#run").inner_text() == seen and time.monotonic() < deadline:
+                page.wait_for_timeout(100)
+            assert page.locator("#run").inner_text() != seen
+            seen = page.locator("#run").inner_text()
+        page.wait_for_timeout(500)
+        assert slider.get_attribute("aria-valuenow") == "80"
+        assert page.evaluate("document.activeElement.getAttribute('role')") == "slider"
+        assert page.locator("#what-if[data-mark=mine]").count() == 1
+        assert words.get_attribute("open") is not None
+    finally:
+        page.goto("about:blank")
+        stop(process)
