@@ -21,6 +21,8 @@ from torch._C._distributed_c10d import PrefixStore
 
 from ...timeline import recorder
 from ...timeline.errors import RuntimeFailure, TraceError, UsageError
+from ...timeline.flight import DEFAULT_KEEP as FLIGHT_KEEP
+from ...timeline.flight import path_in
 from ...timeline.sampled_format import NO_STEP, format_for
 from ...timeline.shard_file import check_base, restart_path, shard_path
 from ...timeline.shard_writer import ShardWriter
@@ -28,9 +30,11 @@ from .. import tuning
 from ..core import engine, logs
 from ..core.config import Config
 from ..core.control.clock_sync import EXCHANGES, SAME_CLOCK, ClockOffset, offset_of, settle
+from ..core.flight import CALL, STALL, Flight
 from ..core.shard_header import Run, shard_header
 from ..core.topology import boot_id, read_launched
 from . import install, late_ranks, own_device, uninstall
+from .flight_alarms import NoSteps, StoreAlarms
 from .samplers import Sampler
 from .steps import tracker
 
@@ -57,7 +61,11 @@ class Recording:
         self.path = path
         """This rank's shard; None while no timeline is written."""
         self.run = run
+        self.is_flight = False
+        """Whether it is the flight recorder that records."""
         self._sampler: Sampler | None = None
+        self._flight: Flight | None = None
+        self._alarms: StoreAlarms | None = None
         self.writer: ShardWriter | None = None
 
     def stop(self) -> None:
@@ -70,13 +78,58 @@ class Recording:
         late_ranks.forget()
         if self._sampler is not None:
             self._sampler.stop()
+        if self._alarms is not None:
+            self._alarms.stop()
         recorder.stop_timeline()
+        if self._flight is not None:
+            self._flight.finish("")
         recorder.stop_nvtx()
         uninstall()
 
-    def _start(self, config: Config, writer: ShardWriter | None, local_rank: int) -> None:
+    def set_aside(self, why: str) -> bool:
+        """Have the flight recorders of all ranks set aside what they have; False if none is on.
+
+        Args:
+            why: a sentence without a full stop.
+        """
+        if self._alarms is not None:
+            self._alarms.add(CALL, why)
+        return self._alarms is not None
+
+    def _start_flight(self, config: Config, writer: ShardWriter, store: Any) -> None:
+        """Record the newest steps, and listen for alarms.
+
+        Raises:
+            TraceError: nothing can be written there.
+        """
+        steps = NoSteps(config.stall_warning_s)
+
+        def check() -> None:
+            said = steps.check() if config.stall_check else ""
+            if said:
+                alarm(STALL, f"rank {self.rank} {said}")
+
+        def alarm(kind: str, why: str) -> None:
+            if self._alarms is not None:
+                self._alarms.add(kind, why)
+
+        flight = Flight(config.flight_recorder, writer, self.rank, alarm)
+        slow = writer.on_step
+
+        def on_step(duration_ns: int) -> None:
+            steps.add(duration_ns)
+            if slow is not None:
+                slow(duration_ns)
+
+        writer.on_step = on_step
+        self._flight, self._alarms = flight, StoreAlarms(store, flight.set_aside, check)
+
+    def _start(self, config: Config, writer: ShardWriter | None, local_rank: int, store: Any = None) -> None:
         if writer is not None:
-            recorder.start_timeline(writer)
+            if self.is_flight:
+                self._start_flight(config, writer, store)
+            else:
+                recorder.start_timeline(writer)
             self.writer, self.path = writer, writer.path
             if config.sample_interval_s and config.sampling != NO_STEP:
                 self._sampler = Sampler(config.sample_interval_s, local_rank=local_rank)
@@ -112,7 +165,8 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
     NVTX ranges, and the call costs nothing, so it may stay in the script.
 
     Args:
-        timeline: rank 0 writes here, rank r beside it, as with HOROVOD_TIMELINE.
+        timeline: rank 0 writes here, rank r beside it, as with HOROVOD_TIMELINE.  Without either HOROVOD_FLIGHT_RECORDER may
+            name a folder for the newest of each rank, which is set aside when something is wrong (docs/runtime.md).
 
     Returns:
         A handle that stops the recording; the end of the process does it, too.
@@ -137,6 +191,9 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
     tuning.begin()
     config = Config.from_environment()
     path = os.fspath(timeline) if timeline is not None else config.timeline_path
+    is_flight = path is None and config.timeline is None and bool(config.flight_recorder)
+    if is_flight:
+        path = os.fspath(path_in(config.flight_recorder))
     recorder.start_nvtx()
     if path is None:
         recording = Recording(rank, size, None, None)
@@ -145,6 +202,7 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
             recording._start(config, None, 0)  # noqa: SLF001  its maker
         return recording
     recording = Recording(rank, size, None, None)
+    recording.is_flight = is_flight
     _record(recording, path, config, named=timeline is not None)
     if not met and recording.path is not None:
         late_ranks.when_met(lambda: _record_as_rank(recording, path, config, named=timeline is not None))
@@ -179,9 +237,12 @@ def _record(recording: Recording, path: str, config: Config, *, named: bool) -> 
     target = shard_path(restart_path(path, 0 if named else _times_begun()), rank)
     _current, recording.run = recording, run
     try:
-        check_base(path)
-        writer = ShardWriter(target, header, make_format=format_for(config.sampling), keep=config.keep)
-        recording._start(config, writer, header.local_rank)  # noqa: SLF001  its maker
+        if not recording.is_flight:
+            check_base(path)
+        keep = config.keep or FLIGHT_KEEP if recording.is_flight else config.keep
+        writer = ShardWriter(target, header, make_format=format_for(config.sampling), keep=keep)
+        store = _part_of_store(f"{_recordings}/flight") if recording.is_flight and size > 1 else None
+        recording._start(config, writer, header.local_rank, store)  # noqa: SLF001  its maker
     except TraceError as error:  # the training goes on
         _log.error("%s", error)
         recording.path = _current = None
@@ -216,6 +277,12 @@ def _times_begun() -> int:
     return _recordings - 1 + (int(restarts) if restarts.isdigit() else 0)
 
 
+def _part_of_store(prefix: str) -> Any:
+    """A part of the store at which all ranks have met."""
+    default: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  there is no public way
+    return PrefixStore(f"{_KEYS}/{prefix}", default)
+
+
 def _agree(rank: int, size: int, number: int) -> tuple[Run, ClockOffset]:
     """The run that all ranks record, and how far this rank's clock is from rank 0's.
 
@@ -225,8 +292,7 @@ def _agree(rank: int, size: int, number: int) -> tuple[Run, ClockOffset]:
     if size == 1:
         run_id = os.environ.get("TLKIT_RUN_ID") or secrets.token_hex(8)
         return Run(run_id, time.monotonic_ns(), time.time_ns()), SAME_CLOCK
-    default: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  the one place where all ranks have met
-    store = PrefixStore(f"{_KEYS}/{number}", default)
+    store = _part_of_store(str(number))
     try:
         if rank == 0:
             run = Run(secrets.token_hex(8), time.monotonic_ns(), time.time_ns())

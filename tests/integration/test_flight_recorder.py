@@ -10,7 +10,7 @@ from pathlib import Path
 from tlkit.timeline import open_trace
 from tlkit.timeline.flight import RECORDING, WHY
 
-from .ranks import environment_of, finish_ranks, start_ranks
+from .ranks import environment_of, finish_ranks, fork_ranks, run_ranks, start_ranks
 
 TRAIN = """
 hvd.init()
@@ -211,3 +211,82 @@ def test_a_signal_to_the_launcher_of_ranks_that_do_not_record_ends_nothing() -> 
 
     assert process.returncode == 0
     assert "SIGUSR2: no rank on this host has a flight recorder" in stderr
+
+
+DDP = """
+import signal, threading
+import torch.distributed as dist
+import tlkit
+
+rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
+dist.init_process_group("gloo", rank=rank, world_size=size)
+recording = tlkit.instrument()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+base = os.environ["HOROVOD_FLIGHT_RECORDER"]
+
+def step():
+    optimizer.zero_grad()
+    model(torch.randn(8, 20)).sum().backward()
+    optimizer.step()
+
+def train_until(name):
+    # All ranks take the same steps: rank 0 decides, and tells by a collective.
+    going_on = torch.ones(1)
+    while going_on.item():
+        step()
+        if rank == 0:
+            ready = all(os.path.exists(f"{base}/{name}/t{f'.rank{r}' * bool(r)}.json") for r in range(size))
+            going_on.fill_(not ready)
+        dist.broadcast(going_on, 0)
+"""
+
+
+def test_ranks_of_ddp_set_aside_together(tmp_path: Path) -> None:
+    """Under tlkit.instrument(): by a call on one rank and by a signal to another; a run that ends well leaves nothing else."""
+    script = (
+        DDP
+        + """
+step()
+if rank == 1:
+    assert recording.set_aside("loss is nan")
+train_until("001-call")
+if rank == 0:
+    os.kill(os.getpid(), signal.SIGUSR2)
+train_until("002-signal")
+answer(recording.path is not None)
+dist.destroy_process_group()
+"""
+    )
+    results = run_ranks(2, script, {"HOROVOD_FLIGHT_RECORDER": str(tmp_path)}, 300)
+
+    assert [result.answer for result in results] == [True, True]
+    assert folders(tmp_path) == ["001-call", "002-signal"]
+    trace = open_trace(tmp_path / "001-call")
+    assert trace.meta.ranks == (0, 1)
+    assert "set aside by the flight recorder: loss is nan" in trace.meta.notes
+    assert len(trace.collectives)
+
+
+def test_a_hang_of_ddp_sets_aside_what_led_to_it(tmp_path: Path) -> None:
+    """Rank 1 does not come back to the loop; the ranks say that no step ends, and an exception keeps the recording."""
+    script = (
+        DDP
+        + """
+for _ in range(5):
+    step()
+while not any(name.startswith("001-stall") for name in os.listdir(base)):
+    time.sleep(0.05)
+dist.barrier()
+answer(rank)
+raise RuntimeError("on purpose")
+"""
+    )
+    environment = {"HOROVOD_FLIGHT_RECORDER": str(tmp_path), "HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
+    for rank, result in enumerate(fork_ranks(2, script, environment, 300)):
+        assert result.answer == rank
+        assert result.returncode == 1
+
+    assert RECORDING in folders(tmp_path)
+    assert "has not ended a step for" in json.loads((tmp_path / "001-stall" / WHY).read_text())["why"]
+    assert "RuntimeError: on purpose" in json.loads((tmp_path / RECORDING / WHY).read_text())["why"]
