@@ -230,7 +230,8 @@ class Engine:
         if recorder.keeps_tensors():
             handle.flow = recorder.in_compute_span()
             handle.call = calls.current(blocking=waits, above=_ABOVE_SUBMIT) if call is None else call
-        self._binding.mark_produced(entries)
+        if len(entries) > 1 or entries[0].request.device != "cpu":
+            self._binding.mark_produced(entries)
         # Asynchronous reductions are fused, which a transport does better; broadcasts never are.
         if waits or entries[0].request.kind is Kind.BROADCAST:
             self._take_values(entries)

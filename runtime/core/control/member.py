@@ -88,7 +88,20 @@ class Member:
         with self._lock:
             if self._closed is not None:
                 raise HorovodInternalError(self._closed)
-            interrupted, self._submitting = self._submitting, entries
+            interrupted = self._submitting
+            if not interrupted and len(entries) == 1:
+                # What is usual, in as few steps: whatever interrupts this finds it submitted, or not begun.
+                request = entries[0].request
+                record = self._records.get((request.process_set, request.name))
+                if record is not None and record.entry is None and record.request is request:
+                    self._submitting = entries
+                    try:
+                        record.entry = entries[0]
+                        self._unsaid.append(record)
+                    finally:
+                        self._submitting = ()
+                    return
+            self._submitting = entries
             try:
                 if interrupted:
                     _refuse_same(entries, interrupted)
