@@ -10,9 +10,9 @@ from ..facts import Facts
 from ..model.breakdown import IDLE
 from ..model.device import Cause, Device
 from ..model.idle import BETWEEN, HOST, LAUNCH, QUEUED, REASONS
-from ..model.peers import find_excess
 from ..model.words import duration, milliseconds, shorten
 from ..predict.change import Change
+from ..predict.straggling import own_idle
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
 from .framework_words import Advice, advise
 from .idle_words import CLASS_OF, cause_of, confidence_of, idle_remedy, idle_sentence
@@ -47,7 +47,7 @@ def find_idle(facts: Facts, device: Device, reason: str) -> Finding:
     """What the idle time of one reason costs, and what to do about it."""
     step_ns, idle_ns = facts.mean_step_ns, device.idle_ns[reason].astype(float)
     # What some ranks have beyond their peers is those ranks' own (straggler.py).
-    excess = find_excess(idle_ns, step_ns)
+    excess = own_idle(idle_ns, step_ns)
     if excess is not None:
         idle_ns = np.maximum(idle_ns - excess.excess_ns, 0.0)
     ordinary = 0.0

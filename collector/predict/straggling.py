@@ -12,6 +12,8 @@ from .change import Change, removed
 
 #: All work together is preferred to a part of it if it gains nearly as much.
 NEARLY: Final = 0.85
+#: A device hardly idles beside another one that idles so much longer.
+HARDLY: Final = 0.2
 #: Parts in which a rank can be slow by itself; data loading has findings of its own.
 PARTS_OF_WORK: Final = tuple(
     map(
@@ -41,9 +43,9 @@ def find_stragglers(facts: Facts) -> tuple[Excess, Change] | None:
     found: list[tuple[Excess, Change]] = []
     if whole is not None:
         found.append((whole, Change(work=_shares(facts, whole))))
-    # A device that idles does so for its host: where others' do not, that is this rank's own.
     for part in (*PARTS_OF_WORK, IDLE) if facts.breakdown.on_device else PARTS_OF_WORK:
-        excess = find_excess(facts.part(part), facts.mean_step_ns)
+        times = facts.part(part)
+        excess = own_idle(times, facts.mean_step_ns) if part == IDLE else find_excess(times, facts.mean_step_ns)
         if excess is not None:
             found.append((excess, facts.without(part, excess.excess_ns)))
     if not found:
@@ -52,6 +54,21 @@ def find_stragglers(facts: Facts) -> tuple[Excess, Change] | None:
     best = max(range(len(found)), key=gains.__getitem__)
     # One rank that is slower in everything is told as that.
     return found[0] if whole is not None and gains[0] >= NEARLY * gains[best] else found[best]
+
+
+def own_idle(idle_ns: np.ndarray, step_ns: float) -> Excess | None:
+    """What devices of some ranks idle beyond their peers', for their own hosts.
+
+    Only where the others hardly idle: where all hosts are slow, those that are a little quicker wait in collectives instead.
+
+    Args:
+        idle_ns: [rank, step].
+    """
+    excess = find_excess(idle_ns, step_ns)
+    if excess is None or len(excess.rows) == len(idle_ns):
+        return None
+    quick = np.delete(idle_ns, list(excess.rows), axis=0)
+    return excess if quick.mean() < HARDLY * idle_ns[list(excess.rows)].mean() else None
 
 
 def _shares(facts: Facts, excess: Excess) -> dict[str, np.ndarray]:

@@ -64,3 +64,13 @@ def test_ranks_whose_hosts_launch_nothing_are_slow_and_not_all_devices(tmp_path:
     assert [fault.describe() for fault in case.truth.faults] == ["slow-loop 62% of ranks 2, 3, 5, window, blocked"]
     assert (first.class_, first.cause, first.ranks) == ("straggler", "slow-host-code", (2, 3, 5))
     assert first.gain == pytest.approx(case.truth.gain, abs=0.12)
+
+
+def test_hosts_that_are_all_slow_are_nobodys_fault(tmp_path: Path) -> None:
+    """The loop's own code takes most of each step on all four ranks; the quickest of them waits in collectives a little more."""
+    case = make_case(6_602_000_023, "", "gpu")
+    write_case(case, tmp_path)
+    first = diagnose(tmp_path).findings[0]
+
+    assert case.truth.class_ == "compute"
+    assert (first.class_, first.cause) == ("compute", "device-idle")
