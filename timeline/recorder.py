@@ -216,14 +216,14 @@ def end_wait(wait: Wait | None, args: Args | None = None) -> None:
 
 
 def begin_step() -> None:
-    """The training thread begins a step."""
-    if _state.writer is not None:
+    """The training thread begins a step.  Of a step that another thread knows of, nothing is counted."""
+    if _state.writer is not None and is_training_thread():
         _state.step_time.begin()
 
 
 def end_step(end_ns: int) -> None:
     """The training thread has ended a step: what it got of the processor in no part of it, and what the whole process got."""
-    if _state.writer is not None:
+    if _state.writer is not None and is_training_thread():
         for name, value in _state.step_time.end().items():
             _state.writer.counter(name, end_ns, value)
 

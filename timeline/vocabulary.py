@@ -71,6 +71,8 @@ WORKER_TID: Final = 10
 STEP: Final = "STEP"
 FORWARD: Final = "FORWARD"
 BACKWARD: Final = "BACKWARD"
+FORWARD_BACKWARD: Final = "FORWARD_BACKWARD"
+"""Both, where a compiled step does not tell where one ends; category `forward`."""
 OPTIMIZER_STEP: Final = "OPTIMIZER_STEP"
 SYNCHRONIZE: Final = "SYNCHRONIZE"
 """The compute lane blocked until collectives finish.  Category `other`: what it waits for decides the attribution."""

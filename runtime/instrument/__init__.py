@@ -1,7 +1,9 @@
 """Records what a training script does, without a line changed in it: data loading, forward, backward, optimizer, steps."""
 
 import logging
-from typing import Any
+import sys
+from importlib import import_module
+from typing import Any, Final
 
 from ...timeline import recorder
 from . import (
@@ -24,6 +26,8 @@ from .steps import tracker
 _log = logging.getLogger("tlkit.instrument")
 _PARTS = (data, model, optimizer, copies, device_time, captures, stream_waits, garbage, empty)
 _COLLECTIVES = (torch_collectives, functional_collectives, torch_messages)
+#: Frameworks that are recorded if the script has loaded them before: by module, ours for it.
+_OTHERS: Final = (("tensorflow", ".tensorflow_steps"), ("keras", ".keras_steps"))
 _installed: list[Any] = []
 
 
@@ -39,7 +43,7 @@ def install(*, collectives: bool = False) -> None:
     """
     recorder.mark_training_thread()
     tracker.forget()
-    for part in (*_PARTS, *(_COLLECTIVES if collectives else ())):
+    for part in (*_PARTS, *(_COLLECTIVES if collectives else ()), *_others()):
         if part in _installed:
             continue
         try:
@@ -49,6 +53,18 @@ def install(*, collectives: bool = False) -> None:
             part.uninstall()
         else:
             _installed.append(part)
+
+
+def _others() -> list[Any]:
+    """The parts for frameworks that the script uses."""
+    found = []
+    for framework, part in _OTHERS:
+        if framework in sys.modules:
+            try:
+                found.append(import_module(part, __package__))
+            except Exception:  # training goes on without this part
+                _log.warning("steps of this version of %s cannot be recorded", framework, exc_info=True)
+    return found
 
 
 def uninstall() -> None:

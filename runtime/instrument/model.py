@@ -18,6 +18,9 @@ _is_compiling = torch.compiler.is_compiling
 _patches = Patches()
 
 
+around_backward: list[tuple[Callable[[], None], Callable[[], None]]] = []
+"""Pairs of what is called before every recorded backward pass, and after it."""
+
 at_backward_end: list[Callable[[], None]] = []
 """Called, and forgotten, when the backward pass that is under way ends."""
 
@@ -59,6 +62,8 @@ def install() -> None:
         if _Depth.backward or not recorder.is_on() or not recorder.is_training_thread():
             return original_backward(*args, **kwargs)
         _Depth.backward = True
+        for before, _ in around_backward:
+            before()
         opened = recorder.begin(Category.BACKWARD, BACKWARD)
         try:
             return original_backward(*args, **kwargs)
@@ -67,6 +72,8 @@ def install() -> None:
             while at_backward_end:
                 at_backward_end.pop()()
             recorder.end(opened)
+            for _, after in around_backward:
+                after()
 
     recorded_call.__wrapped__ = original_call  # type: ignore[attr-defined]
     recorded_backward.__wrapped__ = original_backward  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from jax.experimental import io_callback
 
 from ..core import calls
 from ..core.variable_names import names_of, split
+from ..instrument.phases import reducing
 from ..torch.arrays import array_to_tensor, tensor_to_array
 from ..torch.flat import takes_part
 from .backends import PlainGradients
@@ -39,7 +40,7 @@ class JaxGradients(PlainGradients):
             given = [np.asarray(array) for array in arrays]
             if not is_due:
                 return given
-            with calls.handing_on(calls.GRADIENT):
+            with calls.handing_on(calls.GRADIENT), reducing(self):
                 reduced = self.reduce_dense(chosen, [array_to_tensor(array) for array in given])
             return [tensor_to_array(tensor, array.dtype) for tensor, array in zip(reduced, given, strict=True)]
 

@@ -7,6 +7,7 @@ the function is traced, before any training.
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from tensorflow.python.ops import control_flow_util
 from ...timeline.shard_format import Call
 from ..core import calls
 from ..core.process_sets import ProcessSet
+from ..instrument.phases import reducing
 from ..torch.arrays import array_to_tensor
 from .errors import XLA, as_tensorflows
 from .values import tensor_to_torch, torch_to_array, torch_to_tensor
@@ -72,7 +74,7 @@ def run(body: Body, inputs: Sequence[Any], results: Sequence[Result], call: Call
     dtypes = [dtype for dtype, _ in results]
 
     def in_python(*arrays: Any) -> list[Any]:
-        with calls.handing_on(asked):
+        with calls.handing_on(asked), reducing(body) if asked is calls.GRADIENT else nullcontext():
             done = body([array_to_tensor(array) for array in arrays])
         return [torch_to_array(value, dtype) for value, dtype in zip(done, dtypes, strict=True)]
 

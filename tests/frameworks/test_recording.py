@@ -1,0 +1,60 @@
+"""What is recorded of Keras, and what the diagnosis makes of it."""
+
+from pathlib import Path
+
+import pytest
+
+from tlkit.collector import analyze
+from tlkit.timeline import open_trace
+
+from .job import run_job
+
+
+def record(folder: Path, backend: str, fault: str) -> str:
+    """A recorded run of two ranks; the timeline's path."""
+    path = str(folder / "t.json")
+    said = run_job("recorded", 2, backend, fault, environment={"HOROVOD_TIMELINE": path})
+    assert said["status"] == [0, 0], said["printed"]
+    return path
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("backend", "phases"),
+    [
+        ("tensorflow", {"FORWARD", "BACKWARD", "OPTIMIZER_STEP"}),
+        ("torch", {"FORWARD", "BACKWARD", "OPTIMIZER_STEP"}),
+        ("jax", {"FORWARD_BACKWARD"}),
+    ],
+)
+def test_the_parts_of_a_step_are_recorded(backend: str, phases: set[str], tmp_path: Path) -> None:
+    """Steps, data, compute, waits, and every gradient by the name of its variable; in the framework's name."""
+    trace = open_trace(record(tmp_path, backend, "none"))
+    spans = trace.spans
+    names = {str(name) for name in spans["name"].unique()}
+
+    assert phases | {"STEP", "DATA_WAIT", "ALLREDUCE", "SYNCHRONIZE"} <= names
+    assert any("first/kernel" in name for name in names) or any(
+        "first/kernel" in Path(path).read_text() for path in (tmp_path / "t.json", tmp_path / "t.rank1.json")
+    )
+    steps = spans[spans["name"] == "STEP"]
+    assert 25 <= len(steps[steps["rank"] == 0]) <= 30
+    assert '"framework":"keras"' in (tmp_path / "t.json").read_text().replace(" ", "")
+
+
+@pytest.mark.timeout(300)
+def test_a_slow_map_function_is_data(tmp_path: Path) -> None:
+    """All ranks wait for it."""
+    verdict = analyze(record(tmp_path, "tensorflow", "slow-map")).verdict
+
+    assert verdict.class_ == "data"
+    assert verdict.predicted_gain > 0.3
+
+
+@pytest.mark.timeout(300)
+def test_a_slow_rank_is_named(tmp_path: Path) -> None:
+    """With the part of the step in which it is slow."""
+    verdict = analyze(record(tmp_path, "tensorflow", "slow-rank")).verdict
+
+    assert (verdict.class_, verdict.cause, list(verdict.ranks)) == ("straggler", "slow-forward", [1])
+    assert verdict.predicted_gain > 0.3
