@@ -124,6 +124,7 @@ def test_a_step_opens_its_drawer(page: Page, address: str) -> None:
     page.wait_for_selector("#step-drawer")
     assert "times the median" in page.locator("#step-drawer h2").inner_text()
     assert "step=" in page.url
+    page.locator("[data-chosen] svg").scroll_into_view_if_needed()
     box = page.locator("[data-chosen] svg").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] / 2)
