@@ -210,7 +210,7 @@ def _question() -> Question:
 
 
 def _spans(run: Run) -> dict[str, Any]:
-    """A page of spans; with `marks` the numbers and starts of as many as the canvas can go through."""
+    """A page of the table of spans; all are counted, by rank as well."""
     question, offset, limit = _question(), _integer("offset", 0), _integer("limit", 50)
     found = Table(run).page(question, offset, limit)
     return {

@@ -2,7 +2,6 @@
 import { colour, fitted, inkOn } from "./colours.mjs";
 import { makeLayout, ROW } from "./layout.mjs";
 import { bytes, json, ranges } from "./server.mjs";
-import { moment } from "./units.mjs";
 
 const MAX_ROWS = 380;
 
@@ -190,8 +189,6 @@ export class Pane {
     }
     return { ns: best, isEdge: best !== ns };
   }
-
-  describeTime(ns) { return moment(ns + this.shift); }
 }
 
 function outline(g, left, top, wide, stroke, line) { g.strokeStyle = stroke; g.lineWidth = line; g.strokeRect(left + 1, top + 1, Math.max(wide - 2, 1), ROW - 3); }

@@ -88,6 +88,7 @@ export class Timeline {
     if (asked.step !== undefined) {
       try { step = await json("step", { number: asked.step }); this.view.show(step.low_ns - (step.high_ns - step.low_ns) * 0.1, step.high_ns + (step.high_ns - step.low_ns) * 0.1); this.stepShown = asked.step; } catch (error) { this.say(error.message); }
     }
+    if (!this.rows.categories.includes(asked.show)) asked.show = "";
     if (asked.show || asked.ranks) this.focus = { show: asked.show || "", ranks: asked.ranks ? new Set(ranks) : null, ...(step ? { low: step.low_ns, high: step.high_ns } : {}) };
     if (ranks && asked.scroll === undefined) this.toRank(ranks[0]);
     if (asked.to > asked.from) this.view.show(asked.from, asked.to);
