@@ -12,6 +12,7 @@ from ..timeline.errors import UsageError
 from ..timeline.formats import Progress
 from ..timeline.open import open_trace
 from ..timeline.trace import TABLES, Trace
+from ..timeline.vocabulary import Category
 from .facts import Facts, shares_clock
 from .findings import Finding, Rule, rules_for
 from .findings.doubt import doubt_note, doubted, promises_gains
@@ -21,7 +22,7 @@ from .findings.unexplained import unexplained
 from .findings.verdict import choose_verdict
 from .model.bandwidth import split_collectives, summarise_collectives
 from .model.blame import blame_of_parts, find_blame, summarise_blame
-from .model.breakdown import PARTS, break_down
+from .model.breakdown import PARTS, Breakdown, break_down
 from .model.condition import Condition, find_condition
 from .model.condition_words import MIN_STEPS
 from .model.contention import find_contention
@@ -150,11 +151,10 @@ def measure(trace: Trace, steps: Steps) -> Facts:
     """Everything that the rules look at."""
     breakdown, cpu = break_down(trace, steps), read_cpu_time(trace, steps)
     contention = find_contention(trace, steps, breakdown, cpu)
-    has_one_clock = shares_clock(trace.meta)
-    is_aligned = has_one_clock and trace.meta.knows_order
+    is_of_parts = not _shows_waiting(trace, steps, breakdown)
     graph = None
     if steps.count and breakdown.knows_compute:
-        graph = build_graph(trace, steps, breakdown) if is_aligned else graph_of_parts(steps, breakdown)
+        graph = graph_of_parts(steps, breakdown) if is_of_parts else build_graph(trace, steps, breakdown)
     return Facts(
         trace=trace,
         steps=steps,
@@ -164,14 +164,25 @@ def measure(trace: Trace, steps: Steps) -> Facts:
         contention_ns=contention,
         graph=graph,
         replay=None if graph is None else Replay(graph, find_costs(graph, breakdown, contention)),
-        is_aligned=is_aligned,
+        is_of_parts=is_of_parts,
     )
+
+
+def _shows_waiting(trace: Trace, steps: Steps, breakdown: Breakdown) -> bool:
+    """Whether the trace says by moments who waits for whom.
+
+    Not without a common clock, and not if ranks communicate in operations that the trace does not match up.
+    """
+    if not (shares_clock(trace.meta) and trace.meta.knows_order):
+        return False
+    is_matched = len(steps.ranks) < 2 or len(trace.collectives) > 0 or len(trace.messages) > 0  # noqa: PLR2004
+    return is_matched or not breakdown.parts_ns[str(Category.COLLECTIVE)].any()
 
 
 def _blame(facts: Facts) -> pd.DataFrame:
     if facts.graph is None:
         return blame_of_parts(facts.steps, facts.breakdown).iloc[:0]
-    return find_blame(facts.graph) if facts.is_aligned else blame_of_parts(facts.steps, facts.breakdown)
+    return blame_of_parts(facts.steps, facts.breakdown) if facts.is_of_parts else find_blame(facts.graph)
 
 
 def _of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:

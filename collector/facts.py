@@ -58,8 +58,8 @@ class Facts:
     graph: Graph | None
     """None where the trace does not say what the ranks compute, or has no steps."""
     replay: Replay | None
-    is_aligned: bool
-    """Whether moments of different ranks can be compared."""
+    is_of_parts: bool
+    """Whether the graph comes from sums of the parts of steps, since no moments say who waits for whom (parts_graph.py)."""
 
     @property
     def ranks(self) -> tuple[int, ...]:

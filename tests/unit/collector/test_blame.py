@@ -161,7 +161,7 @@ def test_blame_of_parts_needs_no_common_clock(data: st.DataObject, plan: Plan) -
     far = st.integers(0, 10**12)
     apart = shifted(trace, data.draw(st.lists(far, min_size=plan.ranks, max_size=plan.ranks)))
     facts, moved = facts_of(trace), facts_of(apart)
-    assert moved.is_aligned == (plan.ranks < 2)
+    assert moved.is_of_parts == (plan.ranks > 1)
     blame = blame_of_parts(facts.steps, facts.breakdown)
 
     pd.testing.assert_frame_equal(blame, blame_of_parts(moved.steps, moved.breakdown))
