@@ -68,7 +68,9 @@ def rank_main(peer: str) -> None:
     many = [torch.zeros(ASYNC_NBYTES // 4) for _ in range(ASYNC_COUNT)]
 
     def work(what: list[Any]) -> float:
-        kind, nbytes, repeat = what
+        kind: str = what[0]
+        nbytes: int = what[1]
+        repeat: int = what[2]
         begun = time.perf_counter()
         if kind == "allreduce":
             data = buffers.setdefault(nbytes, torch.zeros(nbytes // 4))

@@ -183,7 +183,7 @@ def main() -> None:
     results = {}
     for name, (measure, amount) in CASES.items():
         if arguments.only in {None, name}:
-            results[name] = measure(amount)  # type: ignore[operator]  # each takes its own kind of number
+            results[name] = measure(amount)  # type: ignore[arg-type]  # each takes its own kind of number
             if not arguments.json:
                 print(f"{name}: {results[name]}", flush=True)
     if arguments.json:

@@ -16,10 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
+from gpu_checks.document import Row, replaced, state, table
 
-from benchmarks.gpu_checks.document import Row, replaced, state, table  # noqa: E402  needs the path above
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 DOCUMENT = REPOSITORY / "docs" / "gpu.md"
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 COUNT = 20_000
@@ -26,12 +27,19 @@ class Handle:
     """As runtime/core/work.py has it."""
 
     __slots__ = ("call", "flow")
+    call: Any
+    flow: bool
 
 
 class Entry:
     """As runtime/core/work.py has it."""
 
     __slots__ = ("handle", "life", "request", "submitted_ns", "tensor")
+    handle: Any
+    life: Any
+    request: Any
+    submitted_ns: int
+    tensor: Any
 
 
 class Request:

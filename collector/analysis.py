@@ -159,7 +159,7 @@ def measure(trace: Trace, steps: Steps) -> Facts:
         trace=trace,
         steps=steps,
         breakdown=breakdown,
-        collectives=split_collectives(trace, has_one_clock=has_one_clock),
+        collectives=split_collectives(trace, has_one_clock=shares_clock(trace.meta)),
         cpu=cpu,
         contention_ns=contention,
         graph=graph,

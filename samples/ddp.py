@@ -9,6 +9,7 @@ tl-analyze t.json t.profile.rank*.json.
 
 import argparse
 import contextlib
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,7 +39,7 @@ def main() -> None:
     sampler: DistributedSampler[tuple[torch.Tensor, int]] = DistributedSampler(dataset, shuffle=False)
     loader = DataLoader(dataset, batch_size=args.batch_size, sampler=sampler)
     network = Network()
-    model = fully_shard(network) if args.fsdp else DistributedDataParallel(network, gradient_as_bucket_view=True)
+    model: Any = fully_shard(network) if args.fsdp else DistributedDataParallel(network, gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     schedule = torch.profiler.schedule(wait=5, warmup=2, active=6, repeat=1)
     profiler = torch.profiler.profile(schedule=schedule, on_trace_ready=tlkit.trace_handler()) if args.profile else None

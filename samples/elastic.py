@@ -35,7 +35,7 @@ def main() -> None:
     plain = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
 
-    @hvd.elastic.run
+    @hvd.elastic.run  # type: ignore[untyped-decorator]
     def train(state: Any) -> None:
         while state.epoch < args.epochs:
             loss = torch.zeros(())

@@ -37,8 +37,9 @@ class Half(nn.Module):
         self.pair = pair
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        share = self.outer(torch.relu(self.inner(x)))
-        return hvd.allreduce(share, name="scores", op=hvd.Sum, process_set=self.pair)
+        share: torch.Tensor = self.outer(torch.relu(self.inner(x)))
+        scores: torch.Tensor = hvd.allreduce(share, name="scores", op=hvd.Sum, process_set=self.pair)
+        return scores
 
 
 class Whole(nn.Module):

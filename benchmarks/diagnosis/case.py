@@ -4,7 +4,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from recording import Job
+from recorded import Job
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recording import BIN, Job, is_recorded, mean_step_ms, record_all, trace_of
+from recorded import BIN, Job, is_recorded, mean_step_ms, record_all, trace_of
 
 FOUR = ("--channels", "4", "--batch-size", "4")
 ALLOWED = "5%"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from judging import Report, analyse_all
-from recording import Job, is_recorded, mean_step_ms, record_all, trace_of
+from recorded import Job, is_recorded, mean_step_ms, record_all, trace_of
 from summaries import keep_sums
 
 PARTS = {

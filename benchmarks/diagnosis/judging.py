@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from recording import is_recorded, trace_of
+from recorded import is_recorded, trace_of
 
 Report = dict[str, Any]
 

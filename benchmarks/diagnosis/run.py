@@ -23,7 +23,7 @@ from case import Case, read_case
 from hard_cases import HARD_CASES
 from judging import Report, analyse_all
 from plain_cases import PLAIN_CASES
-from recording import Job, is_recorded, mean_step_ms, record_all
+from recorded import Job, is_recorded, mean_step_ms, record_all
 
 CASES = PLAIN_CASES + HARD_CASES
 SETS = {"all": CASES, "plain": PLAIN_CASES, "hard": HARD_CASES}

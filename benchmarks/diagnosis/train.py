@@ -101,7 +101,7 @@ class Training:
                     model(images)
             model.train()
         if faults.ms("checkpoint"):
-            torch.save(self.model.state_dict(), SlowFile(faults))
+            torch.save(self.model.state_dict(), SlowFile(faults))  # type: ignore[arg-type]  # all that torch writes with
         faults.sleep("slow-host")
         faults.spin("busy-host")
         if faults.count("garbage"):

@@ -77,7 +77,8 @@ def on_device(trace: Trace, names: Sequence[str]) -> pd.DataFrame:
     spans = trace.spans
     name = spans["name"].astype(str)
     wanted = np.logical_or.reduce([name.str.contains(each, regex=False) for each in names])
-    return spans[wanted & (spans["lane_kind"] == str(LaneKind.COMPUTE))].sort_values("start_ns")
+    found: pd.DataFrame = spans[wanted & (spans["lane_kind"] == str(LaneKind.COMPUTE))].sort_values("start_ns")
+    return found
 
 
 def covered_ns(times: Times) -> int:

@@ -150,8 +150,8 @@ def _rows(source: Source, run: Run) -> dict[str, Any]:
         "colours": [COLOURS[name] for name in CATEGORIES],
         "shades": SHADES,
         "counters": tracks.counters(run),
-        "has_path": facts.graph is not None and facts.is_aligned,
-        "is_aligned": facts.is_aligned,
+        "has_path": facts.graph is not None and not facts.is_of_parts,
+        "is_aligned": facts.has_one_clock and facts.trace.meta.knows_order,
         "compares": bool(source.others()) or source.compared is not None,  # whose analysis may take a while
         "spans": len(run.trace.spans),
         "args": len(run.trace.raw_args),

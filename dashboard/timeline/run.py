@@ -72,7 +72,7 @@ class Run:
     def path(self) -> pd.DataFrame | None:
         """The critical path (blame.find_path); None where the trace does not allow one."""
         facts = self.analysis.facts
-        return find_path(facts.graph) if facts.graph is not None and facts.is_aligned else None
+        return find_path(facts.graph) if facts.graph is not None and not facts.is_of_parts else None
 
     def moments_of(self, rank: int) -> dict[str, Intervals]:
         """What a rank does at each moment, by part (Breakdown.moments); empty where nothing is known."""

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from . import elastic_client, engine
 from .errors import HorovodInternalError, HostsUpdatedInterrupt
@@ -138,6 +138,14 @@ class ObjectState(State):
         super().__init__(bcast_object, get_rank)
         self._saved_state: dict[str, Any] = kwargs
         self._set_attributes()
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Any of those given."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Set any attribute; those given are saved with the next commit."""
 
     def _set_attributes(self) -> None:
         for name, value in self._saved_state.items():

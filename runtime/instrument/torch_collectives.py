@@ -265,7 +265,7 @@ def _keep_from_the_compiler() -> None:
     Not where they are written, since this imports the compiler; DDP has imported it by now.
     """
     for name in ("allreduce", "broadcast"):
-        setattr(_RecordedGroup, name, torch.compiler.disable(getattr(_RecordedGroup, name)))  # type: ignore[no-untyped-call]
+        setattr(_RecordedGroup, name, torch.compiler.disable(getattr(_RecordedGroup, name)))
 
 
 def _note_largest(parameters: Sequence[torch.Tensor], names: dict[int, str]) -> None:

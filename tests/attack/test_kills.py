@@ -47,8 +47,13 @@ def test_whoever_is_killed_nothing_is_lost(tmp_path: Path, request: pytest.Fixtu
     job = Job(tmp_path, seed=5)
     server = start_collector(kept, port=port)
     sender = start_push(tmp_path / "t.json", server.url, log)
+
     # Those that run when the test ends, however it does.
-    request.addfinalizer(lambda: (server.process.kill(), sender.kill()))
+    def end() -> None:
+        server.process.kill()
+        sender.kill()
+
+    request.addfinalizer(end)
     job.start()
     killed = {"collector": 0, "sender": 0}
     for _ in range(kills):

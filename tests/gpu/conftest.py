@@ -12,6 +12,7 @@ import pytest
 import torch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 Answer = Callable[..., object]
 

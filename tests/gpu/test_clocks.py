@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_checks.comparing import compare, on_device, times_of
 
-from benchmarks.gpu_checks.comparing import compare, on_device, times_of
 from tlkit.timeline import open_trace
 
 _SLEEP_MS = 20

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
+from gpu_checks.comparing import covered_ns, on_device, times_of
 
-from benchmarks.gpu_checks.comparing import covered_ns, on_device, times_of
 from tlkit.runtime.core.binding import Place
 from tlkit.runtime.core.operations import ReduceOp
 from tlkit.runtime.torch.data_plane.dtypes import DTYPES, REDUCIBLE
@@ -18,7 +17,10 @@ from tlkit.timeline import open_trace
 @pytest.fixture(scope="module")
 def transport(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Of a set of one rank."""
-    store = dist.FileStore(str(tmp_path_factory.mktemp("nccl") / "store"), 1)
+    # torch.distributed hands it on without exporting it, which type checkers refuse.
+    from torch._C._distributed_c10d import FileStore
+
+    store = FileStore(str(tmp_path_factory.mktemp("nccl") / "store"), 1)
     transport = NcclTransport(Place(store=store, ranks=(0,), rank=0, number=0, timeout_s=60))
     yield transport
     transport.close()

@@ -53,7 +53,7 @@ def answers(transport: str, device: str) -> list[Any]:
     """Of both ranks, the first rank's first."""
     settings = {"TEST_DEVICE": device, "HOROVOD_GPU_OPERATIONS": transport, "HOROVOD_CPU_OPERATIONS": transport}
     if transport == "mpi":
-        return sorted(run_mpi_ranks(2, _OPERATIONS, settings, 150), key=lambda answer: answer[0])  # type: ignore[index]
+        return sorted(run_mpi_ranks(2, _OPERATIONS, settings, 150), key=lambda answer: answer[0])
     return [result.answer for result in finish_ranks(start_ranks(2, _OPERATIONS, settings), 150)]
 
 

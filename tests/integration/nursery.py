@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import types
+from typing import Any
 
 # What ranks need; the first optimizer of a process imports torch._dynamo, which takes as long as torch.
 import torch._dynamo  # noqa: F401
@@ -22,7 +23,7 @@ import torch._dynamo  # noqa: F401
 import tlkit.runtime.torch  # noqa: F401
 
 
-def become(rank: dict[str, object], cwd: str) -> str:
+def become(rank: dict[str, Any], cwd: str) -> str:
     """Make this forked process a rank, up to its code, which is returned."""
     os.chdir(cwd)
     os.environ.clear()

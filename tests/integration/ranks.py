@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ class RankResult:
     stderr: str
 
     @property
-    def answer(self) -> object:
+    def answer(self) -> Any:
         """What the script handed to `answer()`."""
         for line in reversed(self.stdout.splitlines()):
             if line.startswith("ANSWER "):

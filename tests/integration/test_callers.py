@@ -21,10 +21,8 @@ def opened(path: Path) -> Trace:
 def calls_of(trace: Trace, rank: int) -> dict[tuple[str, str, int], int]:
     """Collectives of a rank by kind, caller and whether they block."""
     mine = trace.collectives[trace.collectives["rank"] == rank]
-    found: dict[tuple[str, str, int], int] = (
-        mine.groupby(["kind", "caller", "blocking"], observed=True).size().to_dict()
-    )
-    return found
+    sizes: Any = mine.groupby(["kind", "caller", "blocking"], observed=True).size()
+    return dict(sizes.to_dict())
 
 
 def waits_of(trace: Trace, rank: int) -> list[dict[str, Any]]:

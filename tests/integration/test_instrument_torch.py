@@ -375,7 +375,7 @@ answer([said, value.sum().item()])
         {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
     )
     for result in results:
-        said, total = result.answer  # type: ignore[misc]
+        said, total = result.answer
         assert len(said) == 3
         assert total == 6.0
     open_trace(tmp_path / "t.json").check()
@@ -429,7 +429,7 @@ answer([plain, train(slow_ms=30)])
         {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
     )
     for result in results:
-        plain, recorded = result.answer  # type: ignore[misc]
+        plain, recorded = result.answer
         assert plain == recorded
     trace = open_trace(tmp_path / "t.json")
     trace.check()
@@ -463,7 +463,7 @@ answer([values, [part.tolist() for part in both], across.tolist(), functional.al
         {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
     )
     for rank, result in enumerate(results):
-        values, both, across, exchanged = result.answer  # type: ignore[misc]
+        values, both, across, exchanged = result.answer
         assert values == [[10.0] * 3] * 2 + [[1.0] * 3]
         assert both == [[2.0] * 2, [2.0] * 3]
         assert across == [[0.0, 0.0, 1.0, 1.0]] * 2

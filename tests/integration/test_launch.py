@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,7 +161,12 @@ def test_every_rank_has_its_own_environment_and_no_input() -> None:
         'echo "$HOROVOD_RANK/$HOROVOD_SIZE $RANK/$WORLD_SIZE $LOCAL_RANK $HOROVOD_CONTROLLER '
         '$((MASTER_PORT == HOROVOD_GLOO_RENDEZVOUS_PORT)) <$TORCHELASTIC_USE_AGENT_STORE>"; cat'
     )
-    stale = {"HOROVOD_RANK": "7", "RANK": "7", "WORLD_SIZE": "9", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    stale: dict[str, Any] = {
+        "HOROVOD_RANK": "7",
+        "RANK": "7",
+        "WORLD_SIZE": "9",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
     status, stdout, _ = run("-np", "2", "sh", "-c", script, **stale)
 
     assert status == 0

@@ -127,7 +127,7 @@ def test_ranks_that_want_different_sets_at_the_start_are_told() -> None:
     hvd.shutdown()
     """
     for result in run_ranks(3, script):
-        said, total = result.answer  # type: ignore[misc]
+        said, total = result.answer
         assert total == 3
         assert [text.removeprefix("Horovod initialization failed: ") for text in said] == [
             (
@@ -160,7 +160,7 @@ def test_sets_do_not_outlive_the_runtime() -> None:
     answer([ids, said])
     """
     for result in run_ranks(3, script):
-        ids, said = result.answer  # type: ignore[misc]
+        ids, said = result.answer
         assert ids == [None, None, None]
         assert "has not been registered" in said
 

@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +96,10 @@ def answer(content: bytes, status: str = "200 OK", length: int | None = None) ->
     return b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
         status.encode(), size, content,
     )  # fmt: skip
+
+
+def is_kept(path: Path, content: str) -> bool:
+    return path.exists() and path.read_text() == content
 
 
 @pytest.mark.parametrize(
@@ -208,7 +214,7 @@ def test_another_run_in_the_same_file_is_another_one_there(tmp_path: Path) -> No
             path.write_text(content)
             name = f"t-{number}{number}{number}{number}" + f"{number}" * 4
             kept = tmp_path / "kept" / name / "t.json"
-            wait_for(lambda kept=kept, content=content: kept.exists() and kept.read_text() == content, name)
+            wait_for(partial(is_kept, kept, content), name)
         sender.terminate()
         _, complaints = sender.communicate(timeout=30)
     assert sender.returncode == 0, complaints
@@ -285,7 +291,8 @@ def test_a_sender_that_only_waits_keeps_its_run(tmp_path: Path, monkeypatch: pyt
     from tlkit.collector.service import push as push_module
 
     monkeypatch.setattr(push_module, "ALIVE_S", 0.0)
-    path, said = tmp_path / "t.json", []
+    path = tmp_path / "t.json"
+    said: list[str] = []
     path.write_text(shard("ab" * 8, 100))
     with collector(tmp_path / "kept") as url:
         sender = push_module.Pusher([str(path)], url, None, "", said.append)
@@ -309,7 +316,8 @@ def test_a_wrong_token_is_one_line_and_the_right_one_needs_no_command_line(tmp_p
     (tmp_path / "empty").write_text("")
     with collector(tmp_path / "kept", 0, "--token-file", str(tmp_path / "token")) as url:
         what = [str(tmp_path / "t.json"), "--to", url, "--once"]
-        for wrong in ({}, {"TLKIT_TOKEN": "open"}):
+        wrongs: tuple[dict[str, Any], ...] = ({}, {"TLKIT_TOKEN": "open"})
+        for wrong in wrongs:
             done = push(*what, **wrong)
             assert done.returncode == 2
             assert "a token is needed" in done.stderr

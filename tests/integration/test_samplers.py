@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,9 +41,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ask(
-    library: Path | None, readings: list[dict[str, int]], index: int, tmp_path: Path
-) -> tuple[list[dict[str, float]], str]:
+def ask(library: Path | None, readings: list[dict[str, int]], index: int, tmp_path: Path) -> Any:
     """What a source samples while the device answers one after the other of `readings`, and what it logs."""
     told = tmp_path / "readings"
     told.write_text("".join(f"{key}={value}\n" for key, value in (readings or [{}])[0].items()))
@@ -178,7 +177,7 @@ def test_process_and_host_are_on_the_timeline(tmp_path: Path) -> None:
     """
     run_ranks(2, script, {"HOROVOD_TIMELINE": str(tmp_path / "t.json"), "TLKIT_SAMPLE_SECONDS": "0.2"})
     counters = open_trace(tmp_path / "t.json").counters
-    found = counters.groupby(["rank", "name"], observed=True)["value"].agg(["size", "max"])
+    found: Any = counters.groupby(["rank", "name"], observed=True)["value"].agg(["size", "max"])
 
     for rank in (0, 1):
         assert found.loc[(rank, "process cpu %"), "size"] >= 3

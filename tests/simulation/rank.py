@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tlkit.runtime.core.config import Config
 from tlkit.runtime.core.control.channel import Channel
@@ -81,7 +81,7 @@ class LoggingExecutor(Executor):
     """Remembers the order in which it was told to do things."""
 
     def __init__(self, rank: "SimulatedRank", completions: Completions) -> None:
-        super().__init__(completions, rank, rank.open_group)  # type: ignore[arg-type]  what of a binding it needs
+        super().__init__(completions, rank, rank.open_group)  # type: ignore[arg-type]  # what of a binding it needs
         self._rank = rank
 
     def put(self, response: Response, entries: Sequence[Entry], negotiated_ns: int, *, notify: bool = True) -> None:
@@ -131,7 +131,7 @@ class SimulatedRank:
         self.ended_with = ""
         self.meeting: Any = None
         self._joined = 0
-        self._asked: Counter[tuple[int, int, str]] = Counter()
+        self._asked: Counter[tuple[int, int, int, str]] = Counter()
         self._opened = 0
         self._waiting = 0
         self._finished_ns = 0
@@ -139,7 +139,7 @@ class SimulatedRank:
         """Has ended before what was agreed on was done."""
         self._next_wake_ns = -1
         self._writing: set[int] = set()
-        channels = {other: Channel(end) for other, end in sockets.items()}
+        channels = {other: Channel(cast("Any", end)) for other, end in sockets.items()}
         self.completions = Completions()
         self.executor = LoggingExecutor(self, self.completions)
         self.executor.groups[0] = self.open_group(0, range(size))  # type: ignore[assignment]

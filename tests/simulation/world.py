@@ -301,9 +301,12 @@ class World:
         }
         self._action = actions.get(kind)
         if kind == "kill" and chance.random() < 0.2:
-            self._action = lambda: (self._kill(victim), self.after(chance.randrange(10**8), lambda: self._kill(other)))[
-                0
-            ]
+
+            def kill_both() -> None:
+                self._kill(victim)
+                self.after(chance.randrange(10**8), lambda: self._kill(other))
+
+            self._action = kill_both
 
     def note_operation(self) -> None:
         """A rank has submitted something; now and then something happens to a rank."""

@@ -2,7 +2,6 @@
 
 import ast
 import doctest
-import importlib
 import json
 import re
 import subprocess
@@ -13,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(REPOSITORY))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
-comparing = importlib.import_module("benchmarks.gpu_checks.comparing")
-document = importlib.import_module("benchmarks.gpu_checks.document")
-gpu = importlib.import_module("benchmarks.gpu")
+import gpu
+from gpu_checks import comparing, document
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 MS = 1_000_000
 TESTS = sorted((REPOSITORY / "tests" / "gpu").glob("test_*.py"))
@@ -116,7 +115,7 @@ def test_pieces_are_the_tests_and_take_half_an_hour_at_most() -> None:
 def test_scripts_for_the_device_are_python(path: Path) -> None:
     """They are run in processes of their own, on machines that are not here."""
     scripts = [
-        node.value.value
+        str(node.value.value)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and "\n" in str(node.value.value)
     ]

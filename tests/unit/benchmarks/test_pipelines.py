@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from simulator.stages import SLOW_RANK, UNEQUAL, Pipeline, mean_step_ns, play_st
 MS = 1_000_000
 
 
-def even(**changes: object) -> Pipeline:
+def even(**changes: Any) -> Pipeline:
     """Three stages of 10 ms and 20 ms, four micro-batches, no noise, messages that cost nothing."""
     pipeline = Pipeline(
         kind="", seed=1, forward_ns=(10.0 * MS,) * 3, extra_ns=(0.0,) * 3, optimizer_ns=0, micro_batches=4, steps=20,

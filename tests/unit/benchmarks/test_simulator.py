@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from simulator.shards import write_shards
 MS = 1_000_000
 
 
-def plain_job(**changes: object) -> Job:
+def plain_job(**changes: Any) -> Job:
     """Two ranks without any noise, and a network that costs nothing; 100 ms of work a step."""
     job = Job(
         ranks=2, ranks_per_host=2, steps=20, warm_up=2, warm_up_factor=1.0,
@@ -44,7 +45,7 @@ def step_ms(job: Job, *faults: Fault) -> float:
     return play(spoiled(job, Noise(3), faults)).mean_step_ns() / MS
 
 
-def fault(kind: str, share: float, *ranks: int, **more: object) -> Fault:
+def fault(kind: str, share: float, *ranks: int, **more: Any) -> Fault:
     return Fault(kind=kind, share=share, ranks=ranks or (0, 1), is_everywhere=not ranks, **more)
 
 

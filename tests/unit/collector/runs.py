@@ -47,11 +47,11 @@ class Plan:
 
     @property
     def ranks(self) -> int:
-        return self.forward.shape[0]
+        return len(self.forward)
 
     @property
     def steps(self) -> int:
-        return self.forward.shape[1]
+        return int(self.forward.shape[1])
 
 
 def even(ranks: int, steps: int, buckets: int = 1, *, gap: int = 0) -> Plan:
@@ -145,7 +145,9 @@ def _play(plan: Plan, recording: _Recording | None) -> np.ndarray:
             ready = int(asked[:, bucket].max())
             start = max(ready + plan.lead, over + plan.gap)
             over = start + int(plan.run[step, bucket])
-            for rank in ranks if recording else ():
+            for rank in ranks:
+                if recording is None:
+                    break
                 since = int(asked[rank, bucket])
                 nbytes = -1 if plan.nbytes is None else int(plan.nbytes[step, bucket])
                 kind = ("allreduce", "average", "float32", "gloo", nbytes, 1)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -34,10 +35,10 @@ def jittered(steps: Sequence[Sequence[Parts]], seed: int = 1) -> list[list[Parts
             parts[position] = ("wait:collective", moving)
             parts.insert(position, ("wait:negotiate", max(asked) - asked[rank]))
             clocks[rank] = max(asked) + sum(ms for part, ms in parts[position + 1 :])
-    return shaken
+    return [list(parts) for parts in shaken]
 
 
-def verdict_of(steps: list[list[Parts]], **options: int) -> tuple[str, str, tuple[int, ...]]:
+def verdict_of(steps: list[list[Parts]], **options: Any) -> tuple[str, str, tuple[int, ...]]:
     verdict = analyze(make_trace(jittered(steps), **options)).verdict
     return verdict.class_, verdict.cause, verdict.ranks
 
@@ -100,8 +101,7 @@ def test_a_rank_that_is_slow_now_and_then_is_found() -> None:
 def test_a_rank_that_is_slow_now_and_then_may_be_a_little_slow_always() -> None:
     """One step in five takes 200 ms more; a slightly slower core, 4 ms in every step, does not make that "every step"."""
     steps = changed(2, 60, [1], every=5, forward=200)
-    for step in steps[1]:
-        step.append(("forward", 4))
+    steps[1] = [[*step, ("forward", 4)] for step in steps[1]]
     analysis = analyze(make_trace(jittered(steps)))
 
     assert analysis.verdict.cause == "periodic-slow-forward"

@@ -15,7 +15,7 @@ STEPS = 60
 
 def jitter(ranks: int, steps: int, ratio: float, seed: int) -> np.ndarray:
     """Healthy work: lognormal, [rank, step], in ms."""
-    return WORK * np.random.default_rng(seed).lognormal(0.0, ratio, (ranks, steps))
+    return np.asarray(WORK * np.random.default_rng(seed).lognormal(0.0, ratio, (ranks, steps)))
 
 
 def step_of(work: np.ndarray) -> float:
@@ -24,7 +24,8 @@ def step_of(work: np.ndarray) -> float:
 
 def named(more: np.ndarray, ratio: float = 0.02, seed: int = 0) -> tuple[tuple[int, ...], np.ndarray]:
     """The slow ranks, and how much longer than their peers they work in a mean step."""
-    work = jitter(*more.shape, ratio, seed) + more
+    ranks, steps = more.shape
+    work = jitter(ranks, steps, ratio, seed) + more
     excess = find_excess(work, step_of(work))
     assert excess is not None
     assert excess.excess_ns.shape == more.shape

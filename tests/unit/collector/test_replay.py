@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def slowly(replay: Replay, change: Change) -> list[float]:
         return begin(segment) + own(int(graph.segment_piece[segment]), int(graph.end_piece[rank, step]))
 
     last = [max(finish(rank, step) for rank in range(ranks)) for step in range(steps)]
-    return np.diff([float(graph.steps.start_ns[:, 0].max()), *last]).tolist()
+    return [float(ns) for ns in np.diff([float(graph.steps.start_ns[:, 0].max()), *last])]
 
 
 @st.composite
@@ -95,7 +96,9 @@ def changes(draw: st.DrawFn, replay: Replay) -> Change:
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     shape, count = replay.graph.steps.start_ns.shape, len(replay.graph.operations)
     parts = draw(st.sets(st.sampled_from(["forward", "backward", "optimizer", "other"])))
-    by_operation = [draw(st.sampled_from([1.0, 0.0, 0.5, 2.0, random.uniform(0, 3, count)])) for _ in range(3)]
+    by_operation: list[Any] = [
+        draw(st.sampled_from([1.0, 0.0, 0.5, 2.0, random.uniform(0, 3, count)])) for _ in range(3)
+    ]
     gone_ratio = draw(st.sampled_from([0.0, 0.3, 1.0]))
     return Change(
         work={part: random.uniform(0, 3, shape) for part in sorted(parts)},

@@ -1,7 +1,9 @@
 """Each cause, in a trace made to show it and nothing else."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,12 +19,21 @@ from tlkit.timeline.vocabulary import GARBAGE_COLLECTION, WORKER_START, Category
 
 from .test_diagnosis import HEALTHY, changed, jittered
 
+
+def of_part(part: str, parts: dict[str, float]) -> float:
+    return parts.get(part, 0)
+
+
 #: What the training thread of a healthy rank gets in its phases: all that it asks for.
 METERS: dict[str, Callable[[dict[str, float]], float]] = {
-    f"{part} cpu_ns": lambda parts, part=part: parts.get(part, 0)
-    for part in ("data", "forward", "backward", "optimizer")
+    f"{part} cpu_ns": partial(of_part, part) for part in ("data", "forward", "backward", "optimizer")
 }
 METERS |= {f"{part} starved_ns": lambda _: 0.0 for part in ("data", "forward", "backward", "optimizer")}
+
+
+def rows_of(trace: Trace) -> Iterable[Any]:
+    """The steps, with numbers as attributes."""
+    return trace.steps.itertuples()
 
 
 def metered(
@@ -38,9 +49,9 @@ def metered(
         for column, item in zip(COUNTER_COLUMNS, (rank, name, at, value), strict=True):
             rows[column].append(item)
 
-    for row in trace.steps.itertuples():
+    for row in rows_of(trace):
         rank, number = int(row.rank), int(row.step)
-        parts = {}
+        parts: dict[str, float] = {}
         for part, ms in steps[rank][number]:
             parts[part] = parts.get(part, 0) + ms
         for name, meter in METERS.items():
@@ -72,7 +83,7 @@ def test_contention_counts_as_a_cost_of_communication() -> None:
     steps = uniform(2, 30, parts)
     trace = make_trace(steps, nbytes=1000, tensors_per_collective=1)
     hidden = []
-    for row in trace.steps.itertuples():
+    for row in rows_of(trace):
         # Thirty more behind the 60 ms of backward, which begin after data and forward.
         for number in range(30):
             at = int(row.start_ns) + round((31 + number) * MS)
@@ -211,7 +222,7 @@ def test_garbage_collection_is_named_with_its_pauses() -> None:
     trace = make_trace(steps)
     pauses = [
         (int(row.rank), "compute", "compute", "other", GARBAGE_COLLECTION, int(row.end_ns) - 101 * MS, 100 * MS)
-        for row in trace.steps.itertuples()
+        for row in rows_of(trace)
         if row.step % 4 == 0
     ]
     verdict = analyze(with_spans(trace, pauses)).verdict
@@ -226,7 +237,7 @@ def test_workers_that_start_anew_are_named() -> None:
     trace = make_trace(steps)
     starts = [
         (int(row.rank), "data loading", "data loading", "data", WORKER_START, int(row.start_ns) + 1, 100 * MS)
-        for row in trace.steps.itertuples()
+        for row in rows_of(trace)
         if row.step % 10 == 0
     ]
     verdict = analyze(with_spans(trace, starts)).verdict
@@ -281,7 +292,7 @@ def test_stalls_are_told_with_their_rhythm(numbers: list[int], cause: str) -> No
 def tensors_of(trace: Trace, described: list[tuple[str, int, float]]) -> Trace:
     """`trace` with tensors: name, bytes, and when they are submitted (ms from the beginning of the step)."""
     rows: dict[str, list[object]] = {name: [] for name in TENSOR_COLUMNS}
-    for row in trace.steps.itertuples():
+    for row in rows_of(trace):
         for name, nbytes, at in described:
             asked = int(row.start_ns) + round(at * MS)
             values = (row.rank, 0, row.step, name, "allreduce", nbytes, asked, asked, asked, asked, "")

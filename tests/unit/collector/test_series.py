@@ -37,17 +37,17 @@ def lognormal(random: Random, count: int) -> np.ndarray:
 
 def pareto(random: Random, count: int) -> np.ndarray:
     """So heavy a tail that its variance is infinite."""
-    return 46 * (1 + random.pareto(1.5, count))
+    return np.asarray(46 * (1 + random.pareto(1.5, count)))
 
 
 def with_rare_stalls(random: Random, count: int) -> np.ndarray:
     """Three steps in a hundred take a second."""
-    return jittered(random, count) + 1000 * (random.random(count) < 0.03)
+    return np.asarray(jittered(random, count) + 1000 * (random.random(count) < 0.03))
 
 
 def in_rhythm(random: Random, count: int) -> np.ndarray:
     """Every tenth step takes a second, from anywhere on."""
-    return jittered(random, count) + 1000 * ((np.arange(count) + random.integers(10)) % 10 == 0)
+    return np.asarray(jittered(random, count) + 1000 * ((np.arange(count) + random.integers(10)) % 10 == 0))
 
 
 def wandering(random: Random, count: int) -> np.ndarray:

@@ -39,7 +39,7 @@ def test_no_sample_leaves_twice() -> None:
     doubled = replace(
         analysis,
         facts=replace(analysis.facts, trace=replace(analysis.trace, counters=counters)),
-        findings=[*analysis.findings, replace(analysis.findings[0], predicted_gain=0.01)],
+        findings=(*analysis.findings, replace(analysis.findings[0], predicted_gain=0.01)),
     )
     samples = [line.rpartition(" ") for line in to_prometheus({"r": doubled}).splitlines() if not line.startswith("#")]
     assert len({name for name, _, _ in samples}) == len(samples)

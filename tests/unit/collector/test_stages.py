@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_the_slowest_stage_is_named_with_its_remedy(tmp_path: Path, name: str, n
 
 def test_a_gain_that_the_cores_do_not_have_is_not_promised(tmp_path: Path) -> None:
     """20 ms of training and 30 of input side by side: 20 ms a step on eight cores, 25 on two, and on one nothing is gained."""
-    stages = [("Map", 30, {})]
+    stages: list[tuple[str, int, dict[str, Any]]] = [("Map", 30, {})]
     for cores, gain in ((8, 0.6), (2, 0.5)):
         verdict = analyze(run(tmp_path, stages, cores=cores)).verdict
         assert verdict.predicted_gain == pytest.approx(gain, abs=0.01)

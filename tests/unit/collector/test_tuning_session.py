@@ -98,7 +98,7 @@ class Machine:
         )
         trials = [
             RankTrial(
-                rank=rank, size=2, begun_ns=0, ends_ns=ends, losses=losses, seen=seen, ended_itself=steps > len(ends)
+                rank=rank, size=2, begun_ns=0, ends_ns=ends, losses=[*losses], seen=seen, ended_itself=steps > len(ends)
             )
             for rank in range(2)
         ]
@@ -451,7 +451,7 @@ def test_only_and_skip_choose_settings() -> None:
     assert only.command == Command(words=("python", "t.py", "--steps", "9"), np=2)
     assert only.steps == 60
     assert set(skip.names) == set(SETTINGS) - {"binding"}
-    assert Kept.KEPT == "kept"
+    assert str(Kept.KEPT) == "kept"
 
 
 def test_settings_are_remedies_of_findings_that_exist() -> None:

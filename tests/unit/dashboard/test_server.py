@@ -77,7 +77,8 @@ def test_a_question_that_nobody_can_have_asked_is_a_400(client: FlaskClient, bod
 
 def test_values_of_other_types_are_no_fault(client: FlaskClient) -> None:
     """Sliders that are no numbers, switches that are no list."""
-    inputs = [{"id": name, "property": "value", "value": value} for name, value in zip(WHAT_IF, ("x", [1], {}, None, 5), strict=True)]  # fmt: skip
+    values: list[Any] = ["x", [1], {}, None, 5]
+    inputs = [{"id": name, "property": "value", "value": value} for name, value in zip(WHAT_IF, values, strict=True)]
     assert client.post(CALLBACKS, json=question(inputs=inputs)).status_code == 200
 
 
@@ -105,7 +106,7 @@ def test_scripts_travel_compressed(client: FlaskClient) -> None:
     plain = client.get(path)
     assert "Content-Encoding" not in plain.headers
     assert plain.vary.as_set() >= {"accept-encoding"}
-    unpack = {"gzip": gzip.decompress, "br": lambda data: pa.Codec("brotli").decompress(data, len(plain.data), asbytes=True)}  # fmt: skip
+    unpack: dict[str, Any] = {"gzip": gzip.decompress, "br": lambda data: pa.Codec("brotli").decompress(data, len(plain.data), asbytes=True)}  # fmt: skip
     for encoding, decompress in unpack.items():
         for _ in range(2):  # made, and kept
             packed = client.get(path, headers={"Accept-Encoding": encoding})

@@ -14,6 +14,7 @@ from tlkit.runtime.instrument.device_time import Anchor
 from tlkit.timeline import recorder, shard_writer
 from tlkit.timeline.recording import portable
 from tlkit.timeline.shard_writer import ShardWriter
+from tlkit.timeline.vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, SYNCHRONIZE, LaneKind
 
 MS = 1_000_000
 START_NS = 1_000_000_000
@@ -80,15 +81,15 @@ class Event:
 def use_portable_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recorder in Python, whose clock can be a double; the compiled one reads the processor's."""
     spans = portable.Spans(
-        tids=recorder.LANE_TIDS,
-        compute=recorder.LaneKind.COMPUTE,
-        communication=recorder.LaneKind.COMMUNICATION,
-        host=recorder.LaneKind.HOST,
+        tids=LANE_TIDS,
+        compute=LaneKind.COMPUTE,
+        communication=LaneKind.COMMUNICATION,
+        host=LaneKind.HOST,
         phases=recorder._METERED,
-        cpu_counters=recorder.CPU_COUNTERS,
-        starved_counters=recorder.STARVED_COUNTERS,
+        cpu_counters=CPU_COUNTERS,
+        starved_counters=STARVED_COUNTERS,
         on_device=recorder._ON_DEVICE,
-        synchronize=recorder.SYNCHRONIZE,
+        synchronize=SYNCHRONIZE,
         step_time=recorder._state.step_time,
     )
     monkeypatch.setattr(recorder, "_spans", spans)

@@ -37,7 +37,7 @@ def framed(*messages: Message, first: int = 0) -> bytes:
 
 def test_what_comes_in_one_piece_is_received_one_by_one(ends: Ends) -> None:
     channel, other = ends
-    sent = [ClockPong(1, 2), Goodbye("first"), Goodbye("second")]
+    sent: list[Message] = [ClockPong(1, 2), Goodbye("first"), Goodbye("second")]
     other.sendall(framed(*sent))
     time.sleep(0.05)
     assert channel.receive_one(1.0) == sent[0]
@@ -102,7 +102,8 @@ def test_nobody_waits_for_an_end_that_does_not_read(ends: Ends) -> None:
     for word in words:
         channel.post(encode(word))
     assert channel.backlog_nbytes > 0
-    receiver, heard = Channel(other.dup()), []
+    receiver = Channel(other.dup())
+    heard: list[Message] = []
     while len(heard) < len(words):
         channel.flush()
         heard += receiver.receive()

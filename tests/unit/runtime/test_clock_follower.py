@@ -1,13 +1,14 @@
 """A clock that is compared again and again is known at least as well as at the start."""
 
 from tlkit.runtime.core.control.clock_sync import ClockFollower, ClockOffset
-from tlkit.runtime.core.control.messages import ClockPong
+from tlkit.runtime.core.control.messages import ClockPing, ClockPong
 
 
 def test_the_best_of_several_exchanges_is_the_reading() -> None:
     """The one with the shortest way there and back."""
     follower = ClockFollower(ClockOffset(offset_ns=0, uncertainty_ns=10_000, method="min-rtt"), 0)
-    ping, reading, now_ns = follower.begin(10**9, exchanges=3), None, 10**9
+    reading, now_ns = None, 10**9
+    ping: ClockPing | None = follower.begin(10**9, exchanges=3)
     for round_trip_ns in (4_000_000, 30_000, 900_000):
         assert ping is not None
         now_ns = ping.sent_ns + round_trip_ns

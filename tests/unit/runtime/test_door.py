@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tlkit
 from tlkit.runtime.core import handshake
 from tlkit.runtime.core.connections import connect_within_host, listen, listen_within_host
 from tlkit.runtime.core.door import Door, Guest
@@ -69,7 +70,7 @@ def test_who_knows_the_secret_gets_in(opened: Opened) -> None:
 
     assert failures == []
     assert [guest.claim for guest in guests] == [
-        handshake.Claim(Purpose.CONTROL, 3, b"8 bytes.", handshake.__version__, fits=True)
+        handshake.Claim(Purpose.CONTROL, 3, b"8 bytes.", tlkit.__version__, fits=True)
     ]
 
 

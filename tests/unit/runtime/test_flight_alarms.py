@@ -6,7 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed import FileStore, PrefixStore
+# torch.distributed hands them on without exporting them, which type checkers refuse.
+from torch._C._distributed_c10d import FileStore, PrefixStore
 
 from tlkit.runtime.instrument.flight_alarms import NoSteps, StoreAlarms
 

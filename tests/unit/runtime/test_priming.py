@@ -71,7 +71,7 @@ def test_gradients_that_are_there_stay() -> None:
     """A backward before the broadcast is not lost."""
     values = parameters()
     optimizer = OPTIMIZERS["adam"](values)
-    values[0].sum().backward()  # type: ignore[no-untyped-call]
+    values[0].sum().backward()
 
     priming.make_gradients(optimizer)
     priming.make_state(optimizer)

@@ -30,7 +30,7 @@ def entry(seq: int, operation: str = "nccl:all_reduce", **changes: Any) -> dict[
     } | changes  # fmt: skip
 
 
-STUCK = {"retired": False, "state": "started", "time_discovered_completed_ns": 0}
+STUCK: dict[str, Any] = {"retired": False, "state": "started", "time_discovered_completed_ns": 0}
 
 
 def write_dump(folder: Path, rank: int, entries: list[dict[str, Any]], **more: Any) -> None:
@@ -62,8 +62,8 @@ def test_a_rank_that_left_out_a_collective_is_named(tmp_path: Path) -> None:
 
 def test_a_rank_outside_a_group_is_not_awaited(tmp_path: Path) -> None:
     """Of a group of two, only the other one can be missing; the configuration says who is in it."""
-    in_group = {"process_group": ["7", "tensor_parallel"], "pg_id": 7}
-    config = {"pg_config": {"7": {"desc": "tensor_parallel", "name": "7", "ranks": "[0, 1]"}}}
+    in_group: dict[str, Any] = {"process_group": ["7", "tensor_parallel"], "pg_id": 7}
+    config: dict[str, Any] = {"pg_config": {"7": {"desc": "tensor_parallel", "name": "7", "ranks": "[0, 1]"}}}
     for rank in range(3):
         last = [entry(1, "nccl:broadcast", **in_group, **STUCK)] if rank == 0 else []
         write_dump(tmp_path, rank, [entry(1), *last], **config)
@@ -88,7 +88,7 @@ def test_a_collective_that_all_have_asked_for_may_hang_itself(tmp_path: Path) ->
 
 def test_of_ranks_without_a_dump_nothing_is_said(tmp_path: Path) -> None:
     """They may have asked for it, or not."""
-    config = {"pg_config": {"0": {"desc": "default_pg", "name": "0", "ranks": "[0, 1, 2]"}}}
+    config: dict[str, Any] = {"pg_config": {"0": {"desc": "default_pg", "name": "0", "ranks": "[0, 1, 2]"}}}
     for rank in range(2):
         write_dump(tmp_path, rank, [entry(1), entry(2, **STUCK)], **config)
     analysis = analyze(tmp_path)
@@ -107,7 +107,7 @@ def test_a_message_that_does_not_arrive_is_noted(tmp_path: Path) -> None:
 
 def test_different_collectives_under_one_number_are_told(tmp_path: Path) -> None:
     """With the lines that called, where the dump has them."""
-    frames = {
+    frames: dict[str, Any] = {
         "frames": [
             {"name": "f", "filename": "/x/site-packages/torch/d.py", "line": 1},
             {"name": "f", "filename": "/job/a.py", "line": 7},

@@ -37,7 +37,7 @@ def test_the_sample_reads_as_it_did(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_their_times_collectives_end_when_they_were_written(tmp_path: Path) -> None:
     """With it, they begin where the log says."""
-    times = {"event_trace_ts": {"coll_start_ts": 10**9 + 2500}}
+    times: dict[str, Any] = {"event_trace_ts": {"coll_start_ts": 10**9 + 2500}}
     (tmp_path / "a.log").write_text(line(0, 1) + "\n" + line(0, 3, **times) + "\n")
     trace = open_trace(tmp_path / "a.log")
     assert trace.collectives[["seq", "kind", "nbytes", "start_ns", "dur_ns"]].to_numpy().tolist() == [

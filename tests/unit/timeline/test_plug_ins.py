@@ -23,7 +23,7 @@ class Whole:
     NAME = "whole"
 
     def sniff(self, head: bytes) -> bool:
-        return refuse(head)
+        return bool(refuse(head))
 
     def read(self, sources: Any, progress: Any) -> Any:
         return refuse(sources, progress)

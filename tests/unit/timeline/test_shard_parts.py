@@ -3,6 +3,7 @@
 import logging
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -125,7 +126,10 @@ def test_another_run_of_the_same_name_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     run(path, "20steps", 95)
     writer = ShardWriter(
-        path, ShardHeader(**{**_fields(header()), "run_id": "another"}), 3600.0, keep=parse_keep("20steps")
+        path,
+        ShardHeader(**{**cast("dict[str, Any]", _fields(header())), "run_id": "another"}),
+        3600.0,
+        keep=parse_keep("20steps"),
     )
     writer.start()
     write(writer, range(12))

@@ -45,7 +45,7 @@ KINDS = (
 Nested = tuple[int, int, int, list[Any]]
 """Kind, pause before it and own time (µs), and what lies in it."""
 
-activities = st.recursive(
+activities: st.SearchStrategy[Nested] = st.recursive(
     st.tuples(st.integers(0, len(KINDS) - 1), st.integers(0, 300), st.integers(1, 500), st.just([])),
     lambda inner: st.tuples(
         st.integers(0, len(KINDS) - 1), st.integers(0, 300), st.integers(1, 500), st.lists(inner, max_size=3)

@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_a_device_takes_the_place_of_the_host(tmp_path: Path) -> None:
     ]
     assert set(trace.spans.loc[trace.spans["lane"] == "python", "lane_kind"]) == {"host"}
     assert trace.collectives[["kind", "algorithm", "dur_ns"]].to_numpy().tolist() == [["allreduce", "nccl", 100]]
-    launched = trace.launches.set_index("correlation")
+    launched: Any = trace.launches.set_index("correlation")
     assert launched.loc[7, ["thread", "launched_ns", "call_ns"]].tolist() == ["python", 100, 30]
     assert launched.loc[8, "launched_ns"] == -1
 
@@ -209,7 +210,7 @@ def test_work_on_a_shared_thread_belongs_to_the_stage_that_asked(tmp_path: Path)
     lines = {"python": steps(3), "tf_data_iterator_resource/1": producing, "tf_Compute/1": shared}
     spans = opened(tmp_path, plane("/host:CPU", lines)).spans
     stage = "Iterator::Root::Prefetch::ParallelMapV2"
-    rows = spans.set_index("name")[["lane_kind", "category"]].astype(str)
+    rows: Any = spans.set_index("name")[["lane_kind", "category"]].astype(str)
     assert rows.loc[f"{stage} (produce)"].tolist() == ["data worker", "data"]
     functions = spans[spans["name"] == f"{stage} (function)"]
     assert sorted(functions["lane"]) == ["tf_Compute/1", "tf_data_iterator_resource/1"]

@@ -1,4 +1,4 @@
-"""A job of three ranks in which one leaves out a collective: `tl-run -np 3 python train.py DIR`, then `tl-analyze DIR`."""
+"""A job of three ranks in which one leaves out a collective: `tl-run -np 3 python stuck_job.py DIR`, then `tl-analyze DIR`."""
 
 import os
 import sys
@@ -22,5 +22,5 @@ if rank != 1:
     kept = dist.all_reduce(torch.ones(100), async_op=True)
 time.sleep(1)
 # With NCCL the watchdog writes this when a collective has timed out.
-Path(sys.argv[1], f"nccl_trace_rank_{rank}").write_bytes(torch._C._distributed_c10d._dump_fr_trace())  # noqa: SLF001  there is no other way
+Path(sys.argv[1], f"nccl_trace_rank_{rank}").write_bytes(torch._C._distributed_c10d._dump_fr_trace())  # type: ignore[attr-defined]  # noqa: SLF001  there is no other way
 os._exit(0)
