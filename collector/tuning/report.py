@@ -46,7 +46,11 @@ def render(found: Findings, wishes: Wishes, console: Console) -> None:
     kept = found.kept(allow_lossy=wishes.allow_lossy)
     if not kept:
         if analysis is not None:
-            console.print(Text(_NOTHING if not found.interrupted else "Nothing is kept so far."))
+            verdicts = {one.verdict(allow_lossy=wishes.allow_lossy)[0] for one in found.tried}
+            is_whole = not found.interrupted and Kept.OPEN not in verdicts
+            console.print(
+                Text(_NOTHING if is_whole else "Nothing is kept so far: more time (--minutes) may tell more.")
+            )
     else:
         _render_kept(found, kept, wishes, console)
     console.print(Text(f"{found.jobs} jobs, {found.seconds / 60:.1f} minutes.", style="dim"))

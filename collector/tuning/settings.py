@@ -188,16 +188,16 @@ def _workers(known: Known) -> list[Candidate]:
     if loader is None:
         return []
     finding = _first(known, ("slow-loader", "slow-loader-on-some-ranks", "starved-of-cores"))
-    wanted: set[int] = set()
+    wanted: list[int] = []
     if finding is not None and finding.class_ == "data":
         evidence: Mapping[str, Any] = finding.evidence
         fetch_ns, step_ns = float(evidence.get("fetch_ns", 0)), _busy_ns(finding)
         needed = min(max(math.ceil(1.2 * fetch_ns / step_ns), 1), MAX_WORKERS)
-        wanted = {needed, min(2 * needed, MAX_WORKERS), max(known.cores, 1)}
+        wanted = [needed, min(2 * needed, MAX_WORKERS), known.cores]  # what the diagnosis says goes first
     elif loader.workers * known.seen.local_size > known.seen.cores:
-        wanted = {known.cores}
+        wanted = [known.cores]
     elif not loader.workers and known.data_ratio > 0.02:  # noqa: PLR2004  waits worth a worker
-        wanted = {1}
+        wanted = [1]
     return [
         Candidate(
             name="workers",
@@ -205,7 +205,8 @@ def _workers(known: Known) -> list[Candidate]:
             settings={WORKERS: str(count)} | ({PERSISTENT: "1"} if loader.epochs > 1 else {}),
             script=f"DataLoader(num_workers={count}{', persistent_workers=True' if loader.epochs > 1 else ''})",
         )
-        for count in sorted(wanted - {loader.workers})
+        for count in dict.fromkeys(wanted)
+        if count != loader.workers
     ]
 
 
