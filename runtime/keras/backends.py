@@ -178,7 +178,9 @@ class TorchGradients(PlainGradients):
         coalesced = gradient.detach().coalesce()
         gather = gather_sparse([name], average=self.op is ReduceOp.AVERAGE, process_set=self.process_set)
         values, indices = gather([coalesced.values().contiguous(), coalesced.indices().t().contiguous()])
-        return torch.sparse_coo_tensor(indices.t(), values, gradient.shape, check_invariants=False)
+        return torch.sparse_coo_tensor(
+            indices.t(), values, gradient.shape, device=values.device, check_invariants=False
+        )
 
     def reduce_if(self, due: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """See `GradientReducer`."""

@@ -200,6 +200,6 @@ def join() -> Any:
     """
 
     def body(_: list[Any]) -> list[Any]:
-        return [torch.tensor(torch_join(), dtype=torch.int32)]
+        return [torch.tensor(torch_join(), dtype=torch.int32, device="cpu")]
 
     return run(body, [], [(tf.int32, tf.TensorShape([]))])[0]

@@ -17,7 +17,7 @@ def _number(ask: Callable[[], int]) -> Any:
     def body(_: list[Any]) -> list[torch.Tensor]:
         if engine.current() is None:
             raise HorovodInternalError(NOT_INITIALIZED)
-        return [torch.tensor(ask(), dtype=torch.int32)]
+        return [torch.tensor(ask(), dtype=torch.int32, device="cpu")]
 
     return run(body, [], [(tf.int32, tf.TensorShape([]))])[0]
 
@@ -85,6 +85,6 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
         if engine.current() is not None:
             ranks = get_process_set_ids_and_ranks().get(process_set_id)
             answer = -2 if ranks is None else int(basics.rank() in ranks)
-        return [torch.tensor(answer, dtype=torch.int32)]
+        return [torch.tensor(answer, dtype=torch.int32, device="cpu")]
 
     return run(body, [], [(tf.int32, tf.TensorShape([]))])[0]

@@ -162,7 +162,7 @@ def agree_on_names(names: Sequence[str], process_set: ProcessSet) -> list[str]:
     Raises:
         HorovodInternalError: the ranks train different numbers of variables.
     """
-    known = torch.tensor([[len(names), zlib.crc32("\n".join(names).encode())]])
+    known = torch.tensor([[len(names), zlib.crc32("\n".join(names).encode())]], device="cpu")
     with calling("parameters", located=False):
         of_all = allgather(known, "gradient_names", process_set).tolist()
         counts = [count for count, _ in of_all]

@@ -68,7 +68,7 @@ def test_the_trace_is_never_overwritten(
         ("bn_straggler_r1_fwd50ms_cnn_np2_nocache", "straggler", "late-rank", [1]),
         ("bn_straggler_r1_fwd50ms_cnn_np2", "straggler", "late-rank", []),
         ("bn_slowdata_all60ms_cnn_np2", "unknown", "time-outside-communication", []),
-        ("bn_comm_fatfc_np2", "communication", "bandwidth-bound", []),
+        ("bn_comm_fatfc_np2", "communication", "oversize-gradient", []),
         ("bn_tiny_nofusion_np2", "communication", "many-small-collectives", []),
         ("cnn_np2_fusion0", "communication", "many-small-collectives", []),
         ("public_tf_mpi_cycles_2019", "straggler", "late-rank", [0]),
