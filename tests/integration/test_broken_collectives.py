@@ -78,7 +78,7 @@ os._exit(0)
 
 def answers_of_others(script: str, folder: Path, environment: dict[str, str]) -> list[object]:
     """What ranks 0 and 2 say; rank 1 is at fault."""
-    results = fork_ranks(3, script, environment | {"FOLDER": str(folder)}, 300)
+    results = fork_ranks(3, script, environment | {"FOLDER": str(folder)}, 150)
     return [results[rank].answer for rank in (0, 2)]
 
 
@@ -122,9 +122,10 @@ def test_init_names_a_rank_that_is_stopped_while_it_connects(tmp_path: Path) -> 
     """After twice the transport's timeout, since it might go on."""
     fault = "plain(self, key, value), os.kill(os.getpid(), signal.SIGSTOP)"
     script = CONNECTING.replace("FAULT", fault)
-    for answer in answers_of_others(script, tmp_path, {"HOROVOD_GLOO_TIMEOUT_SECONDS": "2"}):
+    # Others may have been connected by then, and meet it in the barrier.
+    for answer in answers_of_others(script, tmp_path, STALLS | {"HOROVOD_GLOO_TIMEOUT_SECONDS": "2"}):
         assert "rank 1 on " in str(answer)
-        assert "did not answer: its process is stopped" in str(answer)
+        assert "its process is stopped" in str(answer)
 
 
 def test_what_else_is_connected_stays_so(tmp_path: Path) -> None:
