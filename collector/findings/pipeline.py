@@ -17,6 +17,8 @@ _WORK: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OTH
 UNEQUAL_RATIO: Final = 0.1
 HALF: Final = 0.5
 _PASSES: Final = (str(Category.FORWARD), str(Category.BACKWARD))
+#: One kind of passes says nothing of the other if it is a smaller share of it.
+COMPARABLE: Final = 0.25
 #: Forward and backward passes differ from stage to stage by less: the first has no gradient of its input, the last the loss.
 OUT_OF_PROPORTION: Final = 1.4
 
@@ -42,7 +44,7 @@ def _slow_part(facts: Facts) -> Finding | None:
     own = {part: facts.part(part).astype(float) for part in _PASSES}
     mean = {part: values.mean(axis=1) for part, values in own.items()}
     typical = {part: float(np.sort(values)[(len(values) - 1) // 2]) for part, values in mean.items()}
-    if min(typical.values()) <= 0:
+    if min(typical.values()) <= COMPARABLE * max(typical.values()):
         return None
     times = np.stack([mean[part] / typical[part] for part in _PASSES])
     layers = times.min(axis=0)

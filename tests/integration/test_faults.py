@@ -135,7 +135,7 @@ def test_nobody_needs_a_network(tmp_path: Path) -> None:
         ["unshare", "-n", "sh", "-c", inside], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert page.stat().st_size > 1_000_000
+    assert "<svg" in page.read_text()
 
 
 def test_clocks_that_jump_are_not_noticed(tmp_path: Path) -> None:
