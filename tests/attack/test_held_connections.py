@@ -244,13 +244,14 @@ def test_pages_are_served_to_those_with_the_token(tmp_path: Path) -> None:
         }
         assert server.ask("/verdict", headers=cookie)[0] == 200
         assert server.ask("/verdict", headers={**cookie, "Cookie": f"tlkit_token_1={TOKEN}"})[0] == 401
-        outputs = [("version", "data"), ("status", "children"), ("run", "children")]
+        known = [("version", "data"), ("status", "children"), ("run", "children"), ("pulse", "children")]
+        outputs = [*known[:3], ("pages", "children"), known[3]]
         asked = {
             "output": f"..{'...'.join('.'.join(output) for output in outputs)}..",
             "outputs": [{"id": name, "property": what} for name, what in outputs],
             "inputs": [{"id": "tick", "property": "n_intervals", "value": 1}],
             "changedPropIds": ["tick.n_intervals"],
-            "state": [{"id": name, "property": what, "value": None} for name, what in outputs],
+            "state": [{"id": name, "property": what, "value": None} for name, what in known],
         }
         body = json.dumps(asked).encode()
         headers = {**cookie, "Content-Type": "application/json"}
