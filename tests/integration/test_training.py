@@ -333,6 +333,7 @@ except AssertionError as error:
     assert "more than backward_passes_per_step times" in str(error)
 else:
     raise AssertionError("nothing was raised")
+hvd.barrier()  # the other rank may have to send its own first
 hvd.shutdown()
 answer("fine")
 """
