@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from dash import Dash, Input, Output, Patch, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update, set_props
+from dash.exceptions import PreventUpdate
 
 from ..collector.model.words import milliseconds
 from ..collector.predict.what_if import predict
@@ -14,6 +15,7 @@ from ..collector.service.guard import protect
 from ..timeline.commands import clean
 from ..timeline.errors import TlkitError
 from ..timeline.vocabulary import LaneKind
+from .blocks import changed, contain, describe
 from .components import address, empty
 from .manners import add_manners
 from .pages import Page, View, communication, compare, data, devices, ranks, steps, timeline, verdict
@@ -34,8 +36,6 @@ PAGES: Final[dict[str, tuple[str, Page]]] = {
 }
 #: How often a live page asks whether there is something new, ms.
 REFRESH_MS: Final = 1000
-#: Blocks with controls, which new steps leave alone.
-_CONTROLS: Final = ("what-if",)
 #: Longer addresses are nobody's.
 MOST_QUERY: Final = 2000
 
@@ -95,7 +95,10 @@ def _frame(source: Source) -> Any:
                     html.P(describe_run(source.analysis), id="run", className="soft"),
                 ]
             ),
-            dcc.Loading(html.Main(id="page", tabIndex=-1), delay_show=400, type="dot"),
+            # Only while another page is made: whoever holds a slider keeps it while its answer is awaited.
+            dcc.Loading(
+                html.Main(id="page", tabIndex=-1), delay_show=400, type="dot", target_components={"page": "children"}
+            ),
         ],
         id="frame",
     )
@@ -136,20 +139,38 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         Input("address", "pathname"),
         Input("address", "search"),
         Input("theme", "data"),
-        Input("version", "data"),
         State("shape", "data"),
     )
-    def show(path: str | None, search: str | None, theme: str | None, _version: int, shape: str | None) -> Any:
-        name = (path or "/").strip("/") or "verdict"
-        only_new_steps = {item["prop_id"] for item in ctx.triggered} == {"version.data"}
-        if name == "timeline" and shape == "timeline":
-            return no_update, no_update  # the script follows the address and the version by itself
-        blocks = page(source, name, search or "", theme or "light")
-        now = f"{name} {len(blocks)}" if isinstance(blocks, list) else name
-        # New steps replace what shows them, and leave alone what somebody may have a hand on.
-        return (
-            _without_controls(blocks) if only_new_steps and shape == now and isinstance(blocks, list) else blocks
-        ), now
+    def show(path: str | None, search: str | None, theme: str | None, shape: object) -> Any:
+        name, key = _page_key(path, search, theme)
+        if name == "timeline" and isinstance(shape, dict) and shape.get("key") == key:
+            return no_update, no_update  # the script follows the address by itself
+        blocks = _blocks(source, name, search, theme)
+        return (contain(key, blocks) if source.is_live else blocks), describe(key, blocks)
+
+    # Apart from `show`, whose output is the whole page: what it is about to replace hides while it is made.
+    @app.callback(
+        Output("shape", "data", allow_duplicate=True),
+        Input("version", "data"),
+        State("address", "pathname"),
+        State("address", "search"),
+        State("theme", "data"),
+        State("shape", "data"),
+        prevent_initial_call=True,
+    )
+    def renew(version: int | None, path: str | None, search: str | None, theme: str | None, shape: object) -> Any:
+        name, key = _page_key(path, search, theme)
+        if version is None:
+            raise PreventUpdate
+        if not isinstance(shape, dict) or shape.get("key") != key:
+            # Somebody goes to another page just now, of which `show` may have had the version before: again with the next tick.
+            set_props("version", {"data": None})
+            raise PreventUpdate
+        blocks = _blocks(source, name, search, theme)
+        news = changed(shape, key, blocks)
+        for container, block in ({"page": contain(key, blocks)} if news is None else news).items():
+            set_props(container, {"children": block})
+        return describe(key, blocks)
 
     # What has not changed is not sent: a page that is made anew closes what somebody has opened, and loses their zoom.
     @app.callback(
@@ -179,9 +200,10 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         Output("what-if-answer", "children"),
         [Input(name, "value") for name, _, _ in verdict.SLIDERS],
         Input("what-if-switches", "value"),
+        Input("version", "data"),
     )
     def what_if(*values: Any) -> str:
-        *amounts, switches = values
+        *amounts, switches, _version = values
         changes = [
             make(max(int(amount), 0))
             for (_, _, make), amount in zip(verdict.SLIDERS, amounts, strict=True)
@@ -203,13 +225,15 @@ def _add_callbacks(app: Dash, source: Source) -> None:
     )
 
 
-def _without_controls(blocks: list[Any]) -> Patch:
-    """A change of the page that replaces each block but those with controls."""
-    patch = Patch()
-    for number, block in enumerate(blocks):
-        if getattr(block, "id", None) not in _CONTROLS:
-            patch[number] = block
-    return patch
+def _page_key(path: str | None, search: str | None, theme: str | None) -> tuple[str, str]:
+    """The page's name, and what names its state; the timeline's state is its script's."""
+    name = (path or "/").strip("/") or "verdict"
+    return name, name if name == "timeline" else f"{name}{search or ''}#{theme or ''}"
+
+
+def _blocks(source: Source, name: str, search: str | None, theme: str | None) -> list[Any]:
+    made = page(source, name, search or "", theme or "light")
+    return made if isinstance(made, list) else [made]
 
 
 def only_changes(now: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ...]:

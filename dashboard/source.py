@@ -5,6 +5,7 @@ from typing import Final
 
 from ..collector.analysis import Analysis
 from ..collector.reports.summary import Summary, summarize
+from .freed_memory import give_back
 from .other_runs import OtherRuns
 from .timeline.run import Run
 
@@ -126,9 +127,15 @@ class Source:
             return self._run
 
     def prepare(self) -> None:
-        """Make the rows soon, in the background, so that the timeline page finds them and the first page has gone before."""
-        if self._analysis is not None and self._run is None and not self._is_preparing:
+        """Make soon, in the background, what the timeline page asks for: the first page has gone by then."""
+        if self._analysis is not None and not self._is_preparing:
             self._is_preparing = True
-            timer = threading.Timer(PREPARE_AFTER_S, self.run)
+            timer = threading.Timer(PREPARE_AFTER_S, self._make_ready)
             timer.daemon = True
             timer.start()
+
+    def _make_ready(self) -> None:
+        self.run()
+        if not self.is_live:  # whose next version comes sooner than somebody selects a region of this one
+            _ = self.run().block_sums
+            give_back()

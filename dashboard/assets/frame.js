@@ -26,8 +26,27 @@ window.tlkit = (() => {
     if (key && event.target.isConnected) unfolded[event.target.open ? "add" : "delete"](key);
   }, true);
 
+  // What replaces a block takes the focus from whatever of it had it: it goes to the same thing in its place.
+  let held = null;
+  const likes = name => [...document.querySelectorAll("#page :is(a, button, summary, input, select, [tabindex])")].filter(each => nameOf(each) === name);
+  function nameOf(element) {
+    const details = element.closest("details[data-key]");
+    return [element.tagName, element.id, element.getAttribute("aria-label"), details && details.dataset.key, element.tagName === "A" ? element.textContent : ""].join("|"); // where a link leads changes with new steps
+  }
+  addEventListener("focusin", event => {
+    const name = event.target.closest("#page > *") ? nameOf(event.target) : "";
+    held = name ? { element: event.target, name, number: likes(name).indexOf(event.target) } : null;
+  });
+  addEventListener("focusout", event => setTimeout(() => { if (held && held.element === event.target && held.element.isConnected) held = null; }));
+  function holdOn() {
+    if (!held || held.element.isConnected || document.activeElement !== document.body) return;
+    const again = likes(held.name)[Math.max(held.number, 0)];
+    if (again) again.focus({ preventScroll: true });
+  }
+
   let loading = null;
   function attach() {
+    holdOn();
     for (const details of document.querySelectorAll("details[data-key]:not([open])")) if (unfolded.has(details.dataset.key)) details.open = true;
     if (document.getElementById("timeline") || window.tlkit.timeline) {
       loading ??= import("/assets/timeline/main.mjs");

@@ -136,7 +136,7 @@ def _findings(view: View) -> Any:
 
 
 def what_if() -> Any:
-    """The sliders; they are left alone while a live page goes on (app.show)."""
+    """The sliders: the same whatever comes, so that a live page leaves them alone (blocks.py)."""
     kept = {"persistence": True, "persistence_type": "memory"}
     marks = {0: "none", AS_IT_IS // 2: "half", AS_IT_IS: "as it is"}
     sliders = [

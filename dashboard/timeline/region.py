@@ -10,6 +10,7 @@ from ...collector.model.intervals import EMPTY, Intervals, total
 from ...timeline.commands import clean
 from ...timeline.errors import UsageError
 from ...timeline.vocabulary import Category
+from .block_sums import Keys, Stretches
 from .rows import CATEGORIES
 from .run import Run
 from .table import MOST_NAME, exposed_ns
@@ -46,7 +47,9 @@ def summarise(run: Run, region: Region, grouping: str) -> dict[str, Any]:
     shown = range(len(run.rows)) if region.rows is None else [r for r in region.rows if 0 <= r < len(run.rows)]
     places = [run.rows.within(row, region.low_ns, region.high_ns) for row in shown]
     ranks = sorted({int(run.rows.ranks[row]) for row in shown})
-    groups, others = _groups(run, region, _joined(places), grouping)
+    first, last = np.array(places, dtype=np.int64).reshape(-1, 2).T
+    stretches = Stretches(np.array(shown, dtype=np.int64), first, last)
+    groups, others = _groups(run, region, stretches, grouping)
     return {
         "low_ns": region.low_ns,
         "high_ns": region.high_ns,
@@ -58,83 +61,55 @@ def summarise(run: Run, region: Region, grouping: str) -> dict[str, Any]:
     }
 
 
-def _joined(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbouring stretches of the arrays as one."""
-    joined: list[tuple[int, int]] = []
-    for first, last in places:
-        if last <= first:
-            continue
-        if joined and joined[-1][1] == first:
-            joined[-1] = (joined[-1][0], last)
-        else:
-            joined.append((first, last))
-    return joined
-
-
-def _groups(run: Run, region: Region, places: list[tuple[int, int]], grouping: str) -> tuple[list[dict[str, Any]], int]:
-    """Count, sum (within the region), mean and longest of the spans by group, largest sum first; and how many are left out."""
-    rows, spans = run.rows, run.trace.spans
-    codes, category_of, name_of = run.groups
-    count = sum(last - first for first, last in places)
-    code = _gather(codes, places, count)
-    number = _gather(rows.span, places, count) if grouping != "name" or count <= MOST_EXPOSED else None
-    length = _gather(rows.end_ns, places, count, region.high_ns, np.minimum)
-    length -= _gather(rows.start_ns, places, count, region.low_ns, np.maximum)
-    np.maximum(length, 0, out=length)
+def _keys(run: Run, grouping: str) -> Keys:
+    """By name and category, or by lane or rank and category."""
+    _, category_of, _ = run.groups
     if grouping == "name":
-        key, size = code, len(category_of)
-    else:
-        assert number is not None
-        column = spans["rank"].to_numpy() if grouping == "rank" else spans["lane"].cat.codes.to_numpy()
-        inner = column[number].astype(np.int64)
-        size = (int(inner.max()) + 1) * len(CATEGORIES) if count else 1
-        key = inner * len(CATEGORIES) + category_of[code]
-    counts = np.bincount(key, minlength=size)
-    sums = np.bincount(key, weights=length, minlength=size)
-    longest = np.zeros(size, dtype=np.int64)
-    np.maximum.at(longest, key, length)
-    exposed: np.ndarray = np.zeros(size)
-    is_known = number is not None and count <= MOST_EXPOSED
-    if is_known:
-        exposed = np.bincount(key, weights=np.minimum(exposed_ns(run, number), length), minlength=size)
-    occurring = np.flatnonzero(counts)
-    order = occurring[np.argsort(-sums[occurring], kind="stable")]
+        size = len(category_of)
+        return Keys(np.zeros(len(run.rows), dtype=np.int64), np.arange(size), size)
+    outer = (run.rows.lane if grouping == "lane" else run.rows.ranks).astype(np.int64)
+    size = (int(outer.max()) + 1 if len(outer) else 1) * len(CATEGORIES)
+    return Keys(outer * len(CATEGORIES), category_of.astype(np.int64), size)
 
-    def words(group: int) -> tuple[str, str]:
+
+def _groups(run: Run, region: Region, stretches: Stretches, grouping: str) -> tuple[list[dict[str, Any]], int]:
+    """Count, sum (within the region), mean and longest of the spans by group, largest sum first; and how many are left out."""
+    rows, blocks, keys = run.rows, run.block_sums, _keys(run, grouping)
+    _, category_of, name_of = run.groups
+    bounds = (region.low_ns, region.high_ns)
+    exposed: np.ndarray = np.zeros(keys.size)
+    is_known = stretches.count <= MOST_EXPOSED
+    if is_known:
+        found = blocks.one_by_one(stretches, keys, *bounds)
+        waited = exposed_ns(run, rows.span[stretches.positions()])
+        waited = np.minimum(waited, blocks.lengths(stretches, *bounds))
+        exposed = np.bincount(blocks.keys(stretches, keys), weights=waited, minlength=keys.size)
+    else:
+        found = blocks.total(stretches, keys, *bounds)
+    occurring = np.flatnonzero(found.counts)
+    order = occurring[np.argsort(-found.sums_ns[occurring], kind="stable")]
+
+    names = run.trace.spans["name"].cat.categories
+
+    def words(key: int) -> tuple[str, str]:
         if grouping == "name":
-            return str(spans["name"].cat.categories[name_of[group]]), CATEGORIES[category_of[group]]
-        inner, category = divmod(group, len(CATEGORIES))
-        return f"rank {inner}" if grouping == "rank" else str(spans["lane"].cat.categories[inner]), CATEGORIES[category]
+            return str(names[name_of[key]]), CATEGORIES[category_of[key]]
+        outer, category = divmod(key, len(CATEGORIES))
+        return f"rank {outer}" if grouping == "rank" else rows.lanes[outer], CATEGORIES[category]
 
     shown = [
         {
-            "name": clean(words(group)[0])[:MOST_NAME],
-            "category": words(group)[1],
-            "count": int(counts[group]),
-            "sum_ns": int(sums[group]),
-            "mean_ns": int(sums[group] / counts[group]),
-            "longest_ns": int(longest[group]),
-            "exposed_ns": int(exposed[group]) if is_known else None,
+            "name": clean(words(key)[0])[:MOST_NAME],
+            "category": words(key)[1],
+            "count": int(found.counts[key]),
+            "sum_ns": int(found.sums_ns[key]),
+            "mean_ns": int(found.sums_ns[key] / found.counts[key]),
+            "longest_ns": int(found.longest_ns[key]),
+            "exposed_ns": int(exposed[key]) if is_known else None,
         }
-        for group in order[:MOST_GROUPS].tolist()
+        for key in order[:MOST_GROUPS].tolist()
     ]
     return shown, max(len(order) - MOST_GROUPS, 0)
-
-
-def _gather(
-    values: np.ndarray, places: list[tuple[int, int]], count: int, bound: int | None = None, limit: Any = None
-) -> np.ndarray:
-    """The values of some stretches, one after the other, limited to a bound."""
-    gathered = np.empty(count, dtype=values.dtype)
-    at = 0
-    for first, last in places:
-        piece = values[first:last]
-        if limit is None:
-            gathered[at : at + last - first] = piece
-        else:
-            limit(piece, bound, out=gathered[at : at + last - first])
-        at += last - first
-    return gathered
 
 
 def _inside(moments: Intervals, low_ns: int, high_ns: int) -> Intervals:

@@ -12,6 +12,7 @@ from ...collector.model.blame import find_path
 from ...collector.model.breakdown import EXPOSED, IDLE
 from ...collector.model.intervals import EMPTY, Intervals, union
 from ...timeline.trace import STEP_COLUMNS, by_rank, make_table
+from .block_sums import BlockSums
 from .rows import CATEGORIES, Rows, make_rows
 
 
@@ -116,6 +117,12 @@ class Run:
         code_of = np.zeros(len(occurs), dtype=np.int16 if len(known) < SMALL else np.int32)
         code_of[known] = np.arange(len(known))
         return code_of[both], (known // names).astype(np.int8), (known % names).astype(np.int32)
+
+    @cached_property
+    def block_sums(self) -> BlockSums:
+        """Sums of the spans by `groups`."""
+        codes, category_of, _ = self.groups
+        return BlockSums(self.rows, codes, len(category_of))
 
     @cached_property
     def counters(self) -> list[tuple[int, str, np.ndarray, np.ndarray]]:

@@ -202,11 +202,11 @@ def test_a_live_page_goes_on_and_leaves_open_what_was_opened(page: Page, timelin
         page.wait_for_timeout(200)
         assert not first.locator("td").first.is_visible()
         # Nothing new comes: what is on the page is not made again, so that nothing of it closes or jumps.
-        page.evaluate("document.querySelector('#page > *').dataset.mark = 'mine'")
+        page.evaluate("document.querySelector('#page .card').dataset.mark = 'mine'")
         with page.expect_response(lambda response: "_dash-update-component" in response.url, timeout=10000):
             pass
         page.wait_for_timeout(2500)
-        assert page.locator("#page > [data-mark=mine]").count() == 1
+        assert page.locator("#page [data-mark=mine]").count() == 1
     finally:
         page.goto("about:blank")  # it would ask a server that is gone
         stop(process)

@@ -154,7 +154,7 @@ def test_compare_chooses_among_the_runs_that_were_offered(page: Page, address: s
     assert page.locator("nav[aria-label=Before] a.here").inner_text() == "slow-loop"
 
 
-def test_new_steps_leave_sliders_and_words_alone(page: Page, tmp_path: Path) -> None:
+def test_new_steps_leave_alone_what_somebody_holds(page: Page, tmp_path: Path) -> None:
     """A live run: what somebody holds stays while steps come; the pulse says how the run does."""
     lines = {
         name: gzip.decompress((SAMPLES / "slow-rank" / f"{name}.gz").read_bytes()).splitlines(keepends=True)
@@ -172,23 +172,39 @@ def test_new_steps_leave_sliders_and_words_alone(page: Page, tmp_path: Path) -> 
         page.goto(url)
         page.wait_for_selector("#what-if [role=slider]")
         wait_for(page, "ranks connected", LONG_MS / 1000)
-        slider = page.locator("#what-if [role=slider]").first
-        slider.focus()
-        words = page.locator("details.words")
-        words.locator("summary").click()
         seen = page.locator("#run").inner_text()
-        slider.focus()
-        for part in range(4):
-            slider.press("ArrowLeft")
-            write(0.6 + part * 0.1, 0.7 + part * 0.1)
+
+        def write_more(begin: float, end: float) -> None:
+            nonlocal seen
+            page.evaluate("document.querySelector('.verdict').dataset.mark = 'before'")
+            write(begin, end)
             deadline = time.monotonic() + LONG_MS / 1000
             while page.locator("#run").inner_text() == seen and time.monotonic() < deadline:
                 page.wait_for_timeout(100)
             assert page.locator("#run").inner_text() != seen
             seen = page.locator("#run").inner_text()
-        page.wait_for_timeout(500)
-        assert slider.get_attribute("aria-valuenow") == "80"
-        assert words.get_attribute("open") is not None
+            page.locator(".verdict[data-mark=before]").wait_for(state="detached")
+
+        words = page.locator("details.words summary")
+        words.click()
+        slider = page.locator("#what-if [role=slider]").first
+        slider.focus()
+        page.evaluate("document.activeElement.dataset.mark = 'held'")
+        answers = set()
+        for part in range(3):
+            page.keyboard.press("ArrowLeft")
+            page.get_by_text("A step would take").wait_for()
+            write_more(0.6 + part * 0.1, 0.7 + part * 0.1)
+            assert page.evaluate("document.activeElement.dataset.mark") == "held"
+            assert slider.get_attribute("aria-valuenow") == str(95 - part * 5)
+            answers.add(page.locator("#what-if-answer").inner_text())
+        assert len(answers) == 3  # each is about the run as it was by then
+        # What is made anew is opened and focused as it was.
+        assert words.locator("..").get_attribute("open") is not None
+        link = page.get_by_role("link", name="See it on the timeline")
+        link.focus()
+        write_more(0.9, 1)
+        assert page.evaluate("document.activeElement.textContent") == "See it on the timeline"
     finally:
         page.goto("about:blank")
         stop(process)

@@ -34,7 +34,11 @@ def question(**changes: Any) -> dict[str, Any]:
     return {
         "output": "what-if-answer.children",
         "outputs": {"id": "what-if-answer", "property": "children"},
-        "inputs": [*inputs, {"id": WHAT_IF[-1], "property": "value", "value": []}],
+        "inputs": [
+            *inputs,
+            {"id": WHAT_IF[-1], "property": "value", "value": []},
+            {"id": "version", "property": "data", "value": 0},
+        ],
         "changedPropIds": ["what-if-data.value"],
         "state": [],
         **changes,
@@ -79,6 +83,7 @@ def test_values_of_other_types_are_no_fault(client: FlaskClient) -> None:
     """Sliders that are no numbers, switches that are no list."""
     values: list[Any] = ["x", [1], {}, None, 5]
     inputs = [{"id": name, "property": "value", "value": value} for name, value in zip(WHAT_IF, values, strict=True)]
+    inputs.append({"id": "version", "property": "data", "value": "x"})
     assert client.post(CALLBACKS, json=question(inputs=inputs)).status_code == 200
 
 

@@ -5,12 +5,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzzing import examples
-from tlkit.dashboard.timeline.region import Region, summarise
+from tlkit.dashboard.timeline.region import GROUPINGS, Region, summarise
+from tlkit.dashboard.timeline.run import Run
 from tlkit.timeline.errors import UsageError
 
 from .runs import MS, STEP_MS, STEPS, run_of, slow_rank
 
 RUN = run_of(slow_rank())
+
+
+def in_blocks() -> Run:
+    """The same in blocks of three spans, so that there are several in a row."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tlkit.dashboard.timeline.block_sums.BLOCK", 3)
+        run = run_of(slow_rank())
+        assert run.block_sums.kinds > 1
+    return run
+
+
+IN_BLOCKS = in_blocks()
 
 
 def test_one_step_of_both_ranks() -> None:
@@ -58,6 +71,20 @@ def test_categories_sum_to_the_region(low: int, length: int) -> None:
             assert row["sum_ns"] == int(inside.sum())
             assert row["longest_ns"] == int(inside.max())
         assert row["sum_ns"] <= int(inside.sum())
+
+
+@settings(max_examples=examples(40))
+@given(st.integers(0, STEPS * STEP_MS * MS), st.integers(1, 300 * MS), st.sampled_from(GROUPINGS), st.data())
+def test_blocks_say_what_the_spans_say(low: int, length: int, grouping: str, data: st.DataObject) -> None:
+    """Of many spans the sums are made of blocks: the same, wherever the region cuts, on whichever rows."""
+    rows = data.draw(st.none() | st.lists(st.integers(0, len(IN_BLOCKS.rows) - 1), unique=True).map(tuple))
+    region = Region(low, low + length, rows)
+    one_by_one = summarise(IN_BLOCKS, region, grouping)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tlkit.dashboard.timeline.region.MOST_EXPOSED", -1)
+        of_blocks = summarise(IN_BLOCKS, region, grouping)
+
+    assert of_blocks == {**one_by_one, "groups": [{**row, "exposed_ns": None} for row in one_by_one["groups"]]}
 
 
 def test_what_makes_no_sense_is_refused() -> None:
