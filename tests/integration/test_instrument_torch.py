@@ -242,6 +242,38 @@ print(torch.nn.Module.__call__ is call)
     assert {"FORWARD", "BACKWARD", "OPTIMIZER_STEP"} <= set(trace.spans["name"])
 
 
+def test_what_a_closure_does_is_no_update(tmp_path: Path) -> None:
+    """Lightning runs forward and backward inside the optimizer's step; LBFGS several times, with updates in between."""
+    script = """
+import sys, time, torch, tlkit
+tlkit.instrument(sys.argv[1])
+net = torch.nn.Linear(8, 8)
+for optimizer in (torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.LBFGS(net.parameters(), max_iter=3)):
+    def closure():
+        optimizer.zero_grad()
+        loss = (net(torch.ones(4, 8)) - 1).square().sum()
+        time.sleep(0.02)
+        loss.backward()
+        return loss
+    for _ in range(3):
+        assert (optimizer.step(closure) if type(optimizer) is torch.optim.SGD else optimizer.step(closure=closure)) > 0
+"""
+    environment = {key: value for key, value in environment_of(0, 1, 1).items() if not key.startswith("HOROVOD_")}
+    subprocess.run([sys.executable, "-c", script, f"{tmp_path}/t.json"], env=environment, check=True)
+    trace = open_trace(tmp_path / "t.json")
+    spans = trace.spans
+    updates = spans[spans["name"] == "OPTIMIZER_STEP"]
+    inside = [
+        ((updates["start_ns"] < start) & (start < updates["start_ns"] + updates["dur_ns"])).any()
+        for start in spans.loc[spans["name"] == "FORWARD", "start_ns"]
+    ]
+
+    assert len(inside) > 6
+    assert not any(inside)
+    assert len(updates) > 6
+    assert len(trace.steps) == 3  # those of the optimizer that stepped first
+
+
 def test_ranks_that_have_not_met_are_told_where_to_call() -> None:
     """One clear error instead of as many runs as ranks."""
     ended = subprocess.run(
