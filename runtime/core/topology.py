@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...timeline.errors import UsageError
+from .slurm import meeting_point
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +83,9 @@ def read_launched(environment: Mapping[str, str] = os.environ) -> Launched:
     launcher, rank, size, local_rank, local_size, job_id = found
     address = environment.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") or environment.get("MASTER_ADDR")
     port = _integer(environment, "HOROVOD_GLOO_RENDEZVOUS_PORT") or _integer(environment, "MASTER_PORT")
+    if launcher == "srun":
+        said = meeting_point(environment)
+        address, port = address or (said and said[0]), port or (said and said[1])
     return Launched(
         launcher=launcher,
         rank=rank,

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...timeline.errors import TlkitError, UsageError
+from ..core.slurm import allocated_hosts
 from .check_build import describe_build
 from .elastic import run_elastic
 from .hosts import interface_address, parse_hosts, read_hostfile
@@ -23,6 +24,7 @@ from .placement import (
     check_reachable,
     environments,
     free_ports,
+    is_allocated,
     master_address,
     place,
     remote_shell,
@@ -71,6 +73,9 @@ def _run(argv: Sequence[str]) -> int:
         print(describe_build())
         return 0
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    hosts = _hosts(arguments)
+    if arguments.np is None and is_allocated(hosts):
+        arguments.np = sum(slots for _, slots in hosts)
     if arguments.np is None:
         raise UsageError("how many ranks?  Add -np N")
     if arguments.np < 1:
@@ -86,7 +91,6 @@ def _run(argv: Sequence[str]) -> int:
         arguments.mpi = arguments.mpi or settings.get("HOROVOD_CONTROLLER") == "mpi"
     settings |= settings_of(arguments)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
-    hosts = _hosts(arguments)
     timeline = (inherited | settings).get("HOROVOD_TIMELINE", "")
     begun_s = time.time()
     status = _launch(arguments, command, hosts, inherited, settings)
@@ -161,10 +165,13 @@ def _start(
 
 
 def _hosts(arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """Hosts and slots that the user has named; empty for this machine."""
+    """Hosts and slots that the user has named, or Slurm has allocated; empty for this machine."""
     if arguments.hosts:
         return parse_hosts(arguments.hosts)
-    return read_hostfile(arguments.hostfile) if arguments.hostfile else []
+    if arguments.hostfile:
+        return read_hostfile(arguments.hostfile)
+    allocated = allocated_hosts(os.environ)
+    return allocated if len(allocated) > 1 and not arguments.mpi else []  # mpirun asks Slurm by itself
 
 
 def _network_address(arguments: argparse.Namespace) -> str:

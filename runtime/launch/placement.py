@@ -13,6 +13,7 @@ from typing import Final
 
 from ...timeline.errors import UsageError
 from ..core.handshake import SECRET_VARIABLE
+from ..core.slurm import allocated_hosts
 from .hosts import is_local
 
 LOOPBACK: Final = "127.0.0.1"
@@ -166,15 +167,25 @@ def free_ports(*, here: bool) -> tuple[int, int]:
         return one.getsockname()[1], other.getsockname()[1]
 
 
+def is_allocated(hosts: Sequence[tuple[str, int]]) -> bool:
+    """Whether all of `hosts`, and there are some, belong to the Slurm allocation that this runs in."""
+    allocated = {name for name, _ in allocated_hosts(os.environ)}
+    return bool(hosts) and allocated.issuperset(name for name, _ in hosts)
+
+
 def remote_shell(host: str, ssh_port: int | None, ssh_identity: str | None) -> list[str]:
     """The command that runs another command on `host`.
 
-    TLKIT_REMOTE_SHELL replaces ssh, with `{host}` for the name: `kubectl exec -i {host} --`, `ip netns exec {host}`.
+    ssh; srun for a host of the Slurm allocation that this runs in.  TLKIT_REMOTE_SHELL replaces both, with `{host}` for the
+    name: `kubectl exec -i {host} --`, `ip netns exec {host}`.
     """
     own = os.environ.get("TLKIT_REMOTE_SHELL", "").strip()
     if own:
         words = [word.replace("{host}", host) for word in shlex.split(own)]
         return words if "{host}" in own else [*words, host]
+    if is_allocated([(host, 1)]):
+        # All of the step's cores, as ssh would give; srun by itself may bind a single task to one.
+        return ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--quiet", f"--nodelist={host}"]
     command = [
         "ssh",
         "-o",
