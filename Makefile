@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := demo-output
 
-.PHONY: demo test test-frameworks lint docs bench gpu clean
+.PHONY: demo test test-frameworks test-clients lint docs bench gpu clean
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py timeline/scanning/native.c $(wildcard timeline/recording/*.[ch])
@@ -35,6 +35,19 @@ $(FRAMEWORKS)/ready: pyproject.toml constraints-frameworks.txt constraints.txt
 test-frameworks: $(FRAMEWORKS)/ready
 	@$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
 
+# Lightning, Transformers, Accelerate and Ray: likewise.
+CLIENTS := .venv-clients
+$(CLIENTS)/ready: pyproject.toml constraints-clients.txt constraints.txt
+	@echo "Setting up $(CLIENTS) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt torch==2.13.0 lightning pytorch-lightning transformers accelerate 'ray[train]' -e '.[runtime]' pytest pytest-timeout hypothesis setuptools 2>&1 | grep -v 'is ignored: it is neither' || true
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-clients.txt --no-build-isolation deepspeed >/dev/null 2>&1 || echo "DeepSpeed could not be built: its test is skipped"
+	@$(CLIENTS)/bin/python -c 'import importlib.util as u; assert all(map(u.find_spec, ("torch", "lightning", "transformers", "accelerate", "ray", "tlkit")))'
+	@touch $@
+
+test-clients: $(CLIENTS)/ready
+	@$(CLIENTS)/bin/python -m pytest -q tests/clients
+
 lint: $(VENV)/ready
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run .venv/bin/ruff format ."; exit 1; }
@@ -55,4 +68,4 @@ gpu: $(VENV)/ready
 	@$(BIN)/python benchmarks/gpu.py $(GPU)
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) $(OUT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(CLIENTS) $(OUT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

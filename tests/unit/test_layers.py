@@ -25,9 +25,15 @@ FOREIGN = {
 MODULES = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py"))
 
 
+def name_of(folder: Path) -> str:
+    """The package that a folder of the repository is installed as."""
+    parts = folder.relative_to(REPOSITORY).parts
+    return ".".join(["tlkit", *(parts[1:] if parts[:2] == ("runtime", "integrations") else parts)])
+
+
 def imports_of(path: Path) -> set[str]:
     """Absolute names of what a module imports."""
-    package = ["tlkit", *path.relative_to(REPOSITORY).parent.parts]
+    package = name_of(path.parent).split(".")
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -65,8 +71,8 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     """Imports at the top of modules have no cycles."""
     names = {}
     for path in MODULES:
-        parts = ("tlkit", *path.relative_to(REPOSITORY).with_suffix("").parts)
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+        installed = name_of(path.parent)
+        names[installed if path.name == "__init__.py" else f"{installed}.{path.stem}"] = path
     graph = {}
     for name, path in names.items():
         package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
@@ -91,11 +97,7 @@ def test_modules_fit_in_a_head() -> None:
 def test_every_package_is_installed() -> None:
     """The list in pyproject.toml is the tree's."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    in_tree = {
-        ".".join(["tlkit", *path.parent.relative_to(REPOSITORY).parts])
-        for folder in FOLDERS
-        for path in (REPOSITORY / folder).rglob("__init__.py")
-    }
+    in_tree = {name_of(path.parent) for folder in FOLDERS for path in (REPOSITORY / folder).rglob("__init__.py")}
 
     assert set(project["tool"]["setuptools"]["packages"]) == in_tree | {"tlkit"}
 
