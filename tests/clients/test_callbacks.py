@@ -54,7 +54,7 @@ def expect_slow_rank(analysis: Analysis) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("package", "strategy", "collective"),
-    [("lightning", "ddp", "ALLREDUCE"), ("pytorch_lightning", "ddp", "ALLREDUCE"), ("lightning", "fsdp", "ALLGATHER")],
+    [("lightning", "fsdp", "ALLGATHER"), ("pytorch_lightning", "ddp", "ALLREDUCE")],
 )
 def test_lightning(package: str, strategy: str, collective: str, tmp_path: Path) -> None:
     """Under both names of the package; gradients that the optimizer's closure makes are no optimizer's time."""
