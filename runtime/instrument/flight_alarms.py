@@ -1,6 +1,7 @@
 """Alarms among ranks that have no control plane of ours: over the store of torch.distributed, at which every rank looks.
 
 A rank that raises one takes the next number; whoever sees a number that is new to it sets its recording aside under that name.
+Ranks may raise the same alarm at the same moment, each before it has heard of the others': all obey the first and skip the rest.
 """
 
 import json
@@ -88,8 +89,7 @@ class StoreAlarms:
         self._one_alarm_s = one_alarm_s
         self._waiting: deque[tuple[str, str]] = deque()
         self._seen = 0
-        self._last = ("", "")
-        self._last_s = 0.0
+        self._obeyed_s: dict[tuple[str, str], float] = {}
         self._wake = threading.Event()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="tlkit-alarms", daemon=True)
@@ -132,7 +132,7 @@ class StoreAlarms:
             self._obey(self._seen + 1, kind, why)
 
     def _tell(self, kind: str, why: str) -> None:
-        if (kind, why) == self._last and time.monotonic() - self._last_s < self._one_alarm_s:
+        if self._is_obeyed(kind, why):
             return
         if self._store is None:
             self._obey(self._seen + 1, kind, why)
@@ -142,5 +142,14 @@ class StoreAlarms:
         self._hear()
 
     def _obey(self, number: int, kind: str, why: str) -> None:
-        self._seen, self._last, self._last_s = number, (kind, why), time.monotonic()
+        self._seen = number
+        if self._is_obeyed(kind, why):
+            return
+        now_s = time.monotonic()
+        self._obeyed_s = {alarm: at_s for alarm, at_s in self._obeyed_s.items() if now_s - at_s < self._one_alarm_s}
+        self._obeyed_s[kind, why] = now_s
         self._set_aside(f"{number:03}-{kind}", why)
+
+    def _is_obeyed(self, kind: str, why: str) -> bool:
+        """Whether the same alarm was obeyed a moment ago."""
+        return time.monotonic() - self._obeyed_s.get((kind, why), float("-inf")) < self._one_alarm_s

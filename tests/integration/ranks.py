@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -19,6 +19,9 @@ import psutil
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+#: The launcher as it is without an installation.
+TL_RUN = [sys.executable, "-m", "tlkit.runtime.launch.cli"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +171,19 @@ def fork_ranks(size: int, script: str, environment: Mapping[str, str], timeout_s
         RankResult(returncode=code, stdout=stdout, stderr=stderr)
         for code, (stdout, stderr) in zip(ended, said, strict=True)
     ]
+
+
+def run_script(
+    size: int, script: Path, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> list[RankResult]:
+    """Run a training script with its arguments as `tl-run` does, in less time; all ranks must end with 0."""
+    code = f"""
+    import runpy
+    sys.argv = [{str(script)!r}, *{list(arguments)!r}]
+    sys.path.insert(0, {str(script.parent)!r})
+    runpy.run_path({str(script)!r}, run_name="__main__")
+    """
+    return run_ranks(size, code, environment, timeout_s=150)
 
 
 def has_mpi() -> bool:

@@ -1,7 +1,6 @@
 """The dashboard, in a real browser."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from .ranks import REPOSITORY
+from .ranks import REPOSITORY, run_script
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -62,13 +61,8 @@ def timelines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("timelines")
     script = REPOSITORY / "benchmarks" / "diagnosis" / "train.py"
     for name, fault in (("t.json", "slow-forward:rank=1,ms=50"), ("before.json", "none")):
-        ended = subprocess.run(
-            [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", sys.executable, str(script), "--workers", "2",
-             "--steps", str(STEPS), "--fault", fault],
-            env={**os.environ, "HOROVOD_TIMELINE": str(folder / name), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
-            capture_output=True, text=True, cwd=REPOSITORY, check=False,
-        )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
+        arguments = ("--workers", "2", "--steps", str(STEPS), "--fault", fault)
+        run_script(2, script, arguments, {"HOROVOD_TIMELINE": str(folder / name)})
     return folder
 
 

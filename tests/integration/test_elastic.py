@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from .ranks import REPOSITORY
+from .ranks import REPOSITORY, TL_RUN
 
 _SCRIPT = """
 import json, os, sys, time
@@ -81,7 +81,7 @@ class _Job:
         self._stderr = folder / "stderr"
         self._log = self._stderr.open("w")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tlkit.runtime.launch.cli", *flags, sys.executable, str(script)],
+            [*TL_RUN, *flags, sys.executable, str(script)],
             env=kept | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "TLKIT_REMOTE_SHELL": shell},
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -223,9 +223,9 @@ def test_512_ranks(tmp_path: Path) -> None:
             ]  # fmt: skip
         name = "t.json" if rank == 0 else f"t.rank{rank}.json"
         (tmp_path / name).write_text(json.dumps(events))
-    analysis = analyze(tmp_path / "t.json")
-    assert analysis.trace.meta.size == 512
-    assert (analysis.verdict.class_, list(analysis.verdict.ranks)) == ("straggler", [300])
-    ended = tlkit("tl-analyze", str(tmp_path / "t.json"))
+    ended = tlkit("tl-analyze", str(tmp_path / "t.json"), "--json", str(tmp_path / "report"))
     assert ended.returncode == 0
     assert len(ended.stdout.splitlines()) < 200
+    report = json.loads((tmp_path / "report").read_text())
+    assert len(report["source"]["ranks"]) == 512
+    assert (report["verdict"]["class"], report["verdict"]["ranks"]) == ("straggler", [300])

@@ -10,7 +10,7 @@ from pathlib import Path
 from tlkit.timeline import open_trace
 from tlkit.timeline.flight import RECORDING, WHY
 
-from .ranks import environment_of, finish_ranks, fork_ranks, run_ranks, start_ranks
+from .ranks import TL_RUN, environment_of, finish_ranks, fork_ranks, run_ranks, start_ranks
 
 TRAIN = """
 hvd.init()
@@ -178,7 +178,7 @@ train(5)
 """
     )
     process = subprocess.Popen(
-        ["tl-run", "-np", "2", "sh", "-c", f"{sys.executable} {script}; exit $?"],
+        [*TL_RUN, "-np", "2", "sh", "-c", f"{sys.executable} {script}; exit $?"],
         env=environment_of(0, 1, 0) | {"HOROVOD_FLIGHT_RECORDER": str(base)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -198,7 +198,7 @@ train(5)
 def test_a_signal_to_the_launcher_of_ranks_that_do_not_record_ends_nothing() -> None:
     """It is said that nobody waits for it."""
     process = subprocess.Popen(
-        ["tl-run", "-np", "1", "sh", "-c", "echo ready; sleep 1"],
+        [*TL_RUN, "-np", "1", "sh", "-c", "echo ready; sleep 1"],
         env=environment_of(0, 1, 0),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

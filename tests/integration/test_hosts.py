@@ -16,9 +16,7 @@ from tlkit.timeline import open_trace
 from tlkit.timeline.clocks import find_clocks
 from tlkit.timeline.trace import Clock
 
-from .ranks import REPOSITORY
-
-TL_RUN = [sys.executable, "-m", "tlkit.runtime.launch.cli"]
+from .ranks import REPOSITORY, TL_RUN
 
 _SCRIPT = """
 import json, os, sys, time

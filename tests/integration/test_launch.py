@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from .ranks import REPOSITORY, TL_RUN
 
 
 def start(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
     """Start tl-run."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tlkit.runtime.launch.cli", *arguments],
+        [*TL_RUN, *arguments],
         env=dict(os.environ) | {"PYTHONPATH": str(REPOSITORY)} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -197,7 +197,7 @@ def test_a_rank_that_prints_without_end_does_not_keep_a_failed_job_alive(tmp_pat
     script = 'if [ "$RANK" = 0 ]; then exit 3; fi; exec yes'
     with (tmp_path / "out").open("wb") as sink:
         launcher = subprocess.Popen(
-            [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", "sh", "-c", script],
+            [*TL_RUN, "-np", "2", "sh", "-c", script],
             env=dict(os.environ) | {"PYTHONPATH": str(REPOSITORY)},
             stdout=sink,
             stderr=subprocess.PIPE,

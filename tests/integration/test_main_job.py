@@ -15,7 +15,7 @@ from tlkit.collector import analyze
 from tlkit.timeline import Trace, open_trace
 from tlkit.timeline.conformance import check_trace_events
 
-from .ranks import free_port
+from .ranks import TL_RUN, free_port, run_script
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CNN = REPOSITORY / "samples" / "train_cnn.py"
@@ -64,9 +64,8 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
 
 
 def train(timeline: Path, script: Path, *arguments: str, ranks: int = 2, **environment: str) -> Trace:
-    """Train under tl-run with a timeline, and read it."""
-    launcher = [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", str(ranks)]
-    run([*launcher, sys.executable, str(script), *arguments], HOROVOD_TIMELINE=str(timeline), **environment)
+    """Train with a timeline, and read it."""
+    run_script(ranks, script, arguments, {"HOROVOD_TIMELINE": str(timeline), **environment})
     trace = open_trace(timeline)
     trace.check()
     return trace
@@ -191,7 +190,7 @@ def launchers() -> list[Any]:
     mpirun = shutil.which("mpirun", path=f"{folder}{os.pathsep}{os.environ.get('PATH', '')}")
     mpi_options = ["-np", "2", "--oversubscribe", "--bind-to", "none"]
     return [
-        pytest.param([sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", sys.executable], id="tl-run"),
+        pytest.param([*TL_RUN, "-np", "2", sys.executable], id="tl-run"),
         pytest.param([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"], id="torchrun"),
         pytest.param(
             [str(mpirun), *mpi_options, sys.executable],
@@ -230,10 +229,7 @@ def test_sums_of_steps_alone_name_the_slow_rank(tmp_path: Path, launcher: str) -
     timeline = tmp_path / "t.json"
     environment = {"HOROVOD_TIMELINE": str(timeline), "HOROVOD_TIMELINE_LEVEL": "steps"}
     if launcher == "ours":
-        run(
-            [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", sys.executable, str(FAULTY), *SLOW_RANK],
-            **environment,
-        )
+        run_script(2, FAULTY, SLOW_RANK, environment)
     else:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
         command = [
@@ -259,11 +255,7 @@ def test_sums_of_steps_alone_name_the_slow_rank(tmp_path: Path, launcher: str) -
 def test_sampled_steps_are_no_gap(tmp_path: Path) -> None:
     """HOROVOD_TIMELINE_EVERY=8:3: what lies between the steps in full is nobody's fault, and is in nobody's blame."""
     timeline = tmp_path / "t.json"
-    run(
-        [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", sys.executable, str(FAULTY), *SLOW_RANK],
-        HOROVOD_TIMELINE=str(timeline),
-        HOROVOD_TIMELINE_EVERY="8:3",
-    )
+    run_script(2, FAULTY, SLOW_RANK, {"HOROVOD_TIMELINE": str(timeline), "HOROVOD_TIMELINE_EVERY": "8:3"})
     analysis = analyze(timeline)
 
     assert sorted(set(analysis.trace.steps["step"])) == [0, 1, 2, 8, 9, 10, 16, 17, 18]

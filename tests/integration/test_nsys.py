@@ -15,7 +15,7 @@ from tlkit.collector import analyze
 from tlkit.timeline import open_trace
 from tlkit.timeline.vocabulary import Category
 
-from .ranks import REPOSITORY, free_port
+from .ranks import REPOSITORY, TL_RUN, free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("nsys") is None, reason="Nsight Systems is not installed")
 SCRIPT = REPOSITORY / "benchmarks" / "diagnosis" / "train.py"
@@ -24,7 +24,7 @@ SCRIPT = REPOSITORY / "benchmarks" / "diagnosis" / "train.py"
 def run(folder: Path, *arguments: str) -> str:
     """Two ranks under nsys, with a timeline; what tl-run said last."""
     ended = subprocess.run(
-        [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", "--nsys", "--nsys-output", str(folder / "run"), *arguments,
+        [*TL_RUN, "-np", "2", "--nsys", "--nsys-output", str(folder / "run"), *arguments,
          sys.executable, str(SCRIPT), "--steps", "30", "--fault", "slow-forward:rank=1,ms=40"],
         env={**os.environ, "HOROVOD_TIMELINE": str(folder / "t.json"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
         capture_output=True, text=True, timeout=170, check=False,

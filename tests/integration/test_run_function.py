@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .ranks import environment_of, has_mpi
+from .ranks import TL_RUN, environment_of, has_mpi
 
 _SCRIPT = """
 import horovod
@@ -67,7 +67,7 @@ def test_mpirun_starts_the_ranks_when_asked(tmp_path: Path) -> None:
         "hvd.shutdown()\n"
         "sys.exit(5 if len(sys.argv) > 1 and hvd.mpi_built() else 0)\n"
     )
-    command = [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2", "--mpi", sys.executable, "script.py"]
+    command = [*TL_RUN, "-np", "2", "--mpi", sys.executable, "script.py"]
     ended = _run(command, tmp_path)
 
     assert ended.returncode == 0, ended.stderr

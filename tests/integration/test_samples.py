@@ -11,7 +11,7 @@ import pytest
 
 from tlkit.collector import Analysis, analyze
 
-from .ranks import REPOSITORY, free_port, has_mpi
+from .ranks import REPOSITORY, TL_RUN, free_port, has_mpi
 
 SAMPLES = REPOSITORY / "samples"
 
@@ -50,7 +50,7 @@ def tl_run(
     folder: Path, ranks: int, sample: str, *arguments: str, launcher: tuple[str, ...] = (), timeline: str = "t.json"
 ) -> str:
     """A sample under tl-run."""
-    command = [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", str(ranks), *launcher]
+    command = [*TL_RUN, "-np", str(ranks), *launcher]
     return run(folder, [*command, sys.executable, str(SAMPLES / sample), *arguments], timeline)
 
 

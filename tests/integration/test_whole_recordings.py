@@ -9,7 +9,7 @@ import pytest
 
 from tlkit.timeline import open_trace
 
-from .ranks import REPOSITORY, environment_of, free_port, run_ranks
+from .ranks import REPOSITORY, TL_RUN, environment_of, free_port, run_ranks
 
 _STEPS = """
 import os, sys, time, torch, tlkit
@@ -187,7 +187,7 @@ def test_a_timeline_of_nothing_says_so_and_why(script: str, expected: str, tmp_p
 def test_the_launcher_says_if_no_rank_has_recorded(code: str, tmp_path: Path) -> None:
     """A program that never calls the runtime would leave the user without a file and without a word."""
     ended = subprocess.run(
-        [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "1", "--timeline-filename", str(tmp_path / "t.json"),
+        [*TL_RUN, "-np", "1", "--timeline-filename", str(tmp_path / "t.json"),
          sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip

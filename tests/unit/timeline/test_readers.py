@@ -421,7 +421,7 @@ def test_real_files_cut_or_damaged_read_or_are_refused(shared_traces: Path, tmp_
                 assert str(error)
 
 
-@pytest.mark.parametrize("content", [b"", b"[", b"\n[\n", gzip.compress(b"")])
+@pytest.mark.parametrize("content", [b"", b"[", b"\n[\n", gzip.compress(b"", mtime=0)])
 def test_a_file_that_has_just_been_begun_is_empty(tmp_path: Path, content: bytes) -> None:
     """One clear line, not a list of formats."""
     path = tmp_path / "t.json"
