@@ -1,11 +1,10 @@
 """Real ranks, real Gloo: what the collectives compute, and what happens when ranks disagree, leave or die."""
 
-import os
 import signal
 
 import pytest
 
-from .ranks import finish_ranks, run_ranks, start_ranks
+from .ranks import fork_ranks, run_ranks
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -175,20 +174,18 @@ def test_wrong_arguments_are_value_errors_before_anything_is_sent() -> None:
 
 def test_a_killed_rank_fails_the_others_at_once() -> None:
     """kill -9 of one rank: the others get an error that names it, and end."""
-    processes = start_ranks(
+    results = fork_ranks(
         3,
         """
         hvd.init()
-        print("READY", flush=True)
         for i in range(1_000_000):
             hvd.allreduce(torch.ones(1000), name="x")
+            if hvd.rank() == 1 and i == 100:
+                os.kill(os.getpid(), 9)
         """,
+        {},
+        timeout_s=60,
     )
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "READY\n"
-    os.kill(processes[1].pid, signal.SIGKILL)
-    results = finish_ranks(processes, timeout_s=60)
 
     assert results[1].returncode == -signal.SIGKILL
     for rank in (0, 2):
@@ -198,10 +195,9 @@ def test_a_killed_rank_fails_the_others_at_once() -> None:
 
 def test_a_rank_that_finishes_early_ends_the_job_for_the_others() -> None:
     """Who goes on asking gets an error that says so, not a hang."""
-    results = finish_ranks(
-        start_ranks(
-            2,
-            """
+    results = fork_ranks(
+        2,
+        """
             hvd.init()
             hvd.allreduce(torch.ones(1))
             if hvd.rank() == 0:
@@ -210,7 +206,7 @@ def test_a_rank_that_finishes_early_ends_the_job_for_the_others() -> None:
                 except hvd.HorovodInternalError as error:
                     answer(str(error))
             """,
-        )
+        {},
     )
 
     assert [result.returncode for result in results] == [0, 0]
@@ -261,10 +257,9 @@ def test_nothing_is_left_after_shutdown_and_init_works_again() -> None:
 
 def test_a_stalled_tensor_is_reported_and_ends_the_job_when_asked() -> None:
     """The warning names the missing rank and the tensor; after the limit everybody gets an error."""
-    results = finish_ranks(
-        start_ranks(
-            2,
-            """
+    results = fork_ranks(
+        2,
+        """
             hvd.init()
             try:
                 if hvd.rank() == 0:
@@ -275,8 +270,7 @@ def test_a_stalled_tensor_is_reported_and_ends_the_job_when_asked() -> None:
             except hvd.HorovodInternalError as error:
                 answer(str(error))
             """,
-            {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"},
-        )
+        {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"},
     )
 
     assert "Missing ranks:" in results[0].stderr
@@ -321,7 +315,7 @@ def test_the_others_hear_of_what_a_rank_has_died() -> None:
     except hvd.HorovodInternalError as error:
         answer(str(error))
     """
-    results = finish_ranks(start_ranks(3, script))
+    results = fork_ranks(3, script, {})
 
     for rank in (0, 2):
         assert "rank 1 on " in str(results[rank].answer)

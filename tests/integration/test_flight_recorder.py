@@ -58,7 +58,7 @@ if hvd.rank() == 0:
     answer(0)
 """
     )
-    results = finish_ranks(start_ranks(2, script, {"HOROVOD_FLIGHT_RECORDER": str(tmp_path)}))
+    results = fork_ranks(2, script, {"HOROVOD_FLIGHT_RECORDER": str(tmp_path)})
 
     assert results[1].answer is True
     assert folders(tmp_path) == ["001-call"]
@@ -112,7 +112,7 @@ answer(0)
 """
     )
     environment = {"HOROVOD_FLIGHT_RECORDER": str(tmp_path), "HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
-    for result in finish_ranks(start_ranks(2, script, environment)):
+    for result in fork_ranks(2, script, environment):
         assert result.answer == 0
 
     assert folders(tmp_path)[0] == "001-stall"
@@ -136,7 +136,7 @@ if hvd.rank() == 1:
 train(100000)
 """
     )
-    results = finish_ranks(start_ranks(2, script, {"HOROVOD_FLIGHT_RECORDER": str(tmp_path)}))
+    results = fork_ranks(2, script, {"HOROVOD_FLIGHT_RECORDER": str(tmp_path)})
 
     assert [result.returncode for result in results] == [1, -9]
     assert folders(tmp_path) == [RECORDING]
@@ -150,7 +150,7 @@ def test_beside_a_timeline_there_is_no_flight_recorder(tmp_path: Path) -> None:
     """The timeline has it all."""
     environment = {"HOROVOD_FLIGHT_RECORDER": str(tmp_path / "flight"), "HOROVOD_TIMELINE": str(tmp_path / "t.json")}
     script = TRAIN + "train(3)\nanswer(hvd.dump_timeline())"
-    for result in finish_ranks(start_ranks(2, script, environment)):
+    for result in fork_ranks(2, script, environment):
         assert result.answer is False
 
     assert folders(tmp_path) == ["t.json", "t.rank1.json"]

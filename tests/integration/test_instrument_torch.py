@@ -545,7 +545,7 @@ def test_the_stages_of_a_pipeline_wait_for_messages(tmp_path: Path) -> None:
         {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
     )
     analysis = analyze(tmp_path / "t.json")
-    assert analysis.verdict.cause == "waits-for-messages"
+    assert "waits-for-messages" in [finding.cause for finding in analysis.findings]
     work = analysis.verdict.evidence["own_work_by_rank_ns"]
     assert work["0"] > work["1"]
     assert not {"slow-forward", "slow-backward"} & {finding.cause for finding in analysis.findings}

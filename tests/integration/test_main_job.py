@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tlkit.collector import analyze
+from tlkit.collector import Analysis, Finding, analyze
 from tlkit.timeline import Trace, open_trace
 from tlkit.timeline.conformance import check_trace_events
 
@@ -69,6 +69,11 @@ def train(timeline: Path, script: Path, *arguments: str, ranks: int = 2, **envir
     trace = open_trace(timeline)
     trace.check()
     return trace
+
+
+def first_of_job(analysis: Analysis) -> Finding:
+    """What costs most of all that is the job's own: where other programs take the cores, that may cost more."""
+    return next(finding for finding in analysis.findings if finding.cause != "starved-of-cores")
 
 
 @pytest.fixture(scope="module")
@@ -167,12 +172,11 @@ def test_an_injected_fault_is_found(
 ) -> None:
     """The verdict has the right class, the right ranks and the right cause, whatever else the machine does."""
     arguments = ("--steps", "14", "--channels", "8", "--batch-size", "8", "--fault", fault)
-    analysis = analyze(train(tmp_path / "t.json", FAULTY, *arguments, ranks=ranks))
-    verdict = analysis.verdict
+    first = first_of_job(analyze(train(tmp_path / "t.json", FAULTY, *arguments, ranks=ranks)))
 
-    assert (verdict.class_, verdict.ranks) == (expected_class, expected_ranks), verdict.sentence
-    assert verdict.cause in causes
-    assert verdict.predicted_gain > 0.05
+    assert (first.class_, first.ranks) == (expected_class, expected_ranks), first.sentence
+    assert first.cause in causes
+    assert first.predicted_gain > 0.05
 
 
 def test_the_transformer_trains_and_is_recorded(tmp_path: Path) -> None:
@@ -247,9 +251,9 @@ def test_sums_of_steps_alone_name_the_slow_rank(tmp_path: Path, launcher: str) -
 
     assert timeline.stat().st_size < 8000
     assert not analysis.trace.meta.knows_order
-    assert analysis.verdict.class_ == "straggler"
-    assert analysis.verdict.ranks == (1,)
-    assert analysis.verdict.predicted_gain > 0.1
+    first = first_of_job(analysis)
+    assert (first.class_, first.ranks) == ("straggler", (1,)), first.sentence
+    assert first.predicted_gain > 0.1
 
 
 def test_sampled_steps_are_no_gap(tmp_path: Path) -> None:
