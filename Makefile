@@ -17,9 +17,11 @@ $(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py timeline/
 demo: $(VENV)/ready
 	@PATH="$(abspath $(BIN)):$$PATH" samples/demo.sh $(OUT)
 
+# Two at a time: half of what tests of real ranks do is wait.  A file's tests stay together, since they share what they set up.
+TWO := -n 2 --dist loadfile
 test: $(VENV)/ready
-	@$(BIN)/python -m pytest -q tests/unit
-	@$(BIN)/python -m pytest -q tests/integration
+	@$(BIN)/python -m pytest -q $(TWO) tests/unit
+	@$(BIN)/python -m pytest -q $(TWO) tests/integration
 	@$(BIN)/python -m pytest -q tests/attack
 
 # TensorFlow, Keras and JAX are gigabytes, and nothing else needs them: an environment of their own.

@@ -1,5 +1,6 @@
 """Every sample is run as its first lines say, and the recorded traces get the verdicts that they were made for."""
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from tlkit.collector import Analysis, analyze
 
-from .ranks import REPOSITORY, TL_RUN, free_port, has_mpi
+from .ranks import REPOSITORY, TL_RUN, free_port, has_mpi, run_script
 
 SAMPLES = REPOSITORY / "samples"
 
@@ -49,9 +50,13 @@ def run(folder: Path, command: list[str], timeline: str = "t.json") -> str:
 def tl_run(
     folder: Path, ranks: int, sample: str, *arguments: str, launcher: tuple[str, ...] = (), timeline: str = "t.json"
 ) -> str:
-    """A sample under tl-run."""
-    command = [*TL_RUN, "-np", str(ranks), *launcher]
-    return run(folder, [*command, sys.executable, str(SAMPLES / sample), *arguments], timeline)
+    """What a sample says; ranks that need nothing else of tl-run are forked."""
+    if launcher:
+        command = [*TL_RUN, "-np", str(ranks), *launcher]
+        return run(folder, [*command, sys.executable, str(SAMPLES / sample), *arguments], timeline)
+    with contextlib.chdir(folder):
+        results = run_script(ranks, SAMPLES / sample, arguments, {"HOROVOD_TIMELINE": str(folder / timeline)})
+    return "".join(result.stdout for result in results)
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
