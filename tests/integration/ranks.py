@@ -173,11 +173,25 @@ def fork_ranks(size: int, script: str, environment: Mapping[str, str], timeout_s
     ]
 
 
+_AS_TORCHRUN = """
+    for name in ("RANK", "LOCAL_RANK"):
+        os.environ[name] = os.environ.pop(f"HOROVOD_{name}")
+    for name in ("SIZE", "LOCAL_SIZE"):
+        os.environ[name.replace("SIZE", "WORLD_SIZE")] = os.environ.pop(f"HOROVOD_{name}")
+"""
+
+
 def run_script(
-    size: int, script: Path, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    size: int,
+    script: Path,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    *,
+    as_torchrun: bool = False,
 ) -> list[RankResult]:
-    """Run a training script with its arguments as `tl-run` does, in less time; all ranks must end with 0."""
+    """Run a training script with its arguments as `tl-run` or torchrun does, in less time; all ranks must end with 0."""
     code = f"""
+    {_AS_TORCHRUN if as_torchrun else ""}
     import runpy
     sys.argv = [{str(script)!r}, *{list(arguments)!r}]
     sys.path.insert(0, {str(script.parent)!r})

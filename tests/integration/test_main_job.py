@@ -15,7 +15,7 @@ from tlkit.collector import Analysis, Finding, analyze
 from tlkit.timeline import Trace, open_trace
 from tlkit.timeline.conformance import check_trace_events
 
-from .ranks import TL_RUN, free_port, run_script
+from .ranks import TL_RUN, run_script
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CNN = REPOSITORY / "samples" / "train_cnn.py"
@@ -235,18 +235,7 @@ def test_sums_of_steps_alone_name_the_slow_rank(tmp_path: Path, launcher: str) -
     if launcher == "ours":
         run_script(2, FAULTY, SLOW_RANK, environment)
     else:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        command = [
-            *torchrun,
-            "--master-port",
-            str(free_port()),
-            str(FAULTY),
-            *SLOW_RANK,
-            "--ddp",
-            str(tmp_path),
-            "--instrument",
-        ]
-        run(command, **environment)
+        run_script(2, FAULTY, (*SLOW_RANK, "--ddp", str(tmp_path), "--instrument"), environment, as_torchrun=True)
     analysis = analyze(timeline)
 
     assert timeline.stat().st_size < 8000

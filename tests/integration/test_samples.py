@@ -12,7 +12,7 @@ import pytest
 
 from tlkit.collector import Analysis, analyze
 
-from .ranks import REPOSITORY, TL_RUN, free_port, has_mpi, run_script
+from .ranks import REPOSITORY, TL_RUN, has_mpi, run_script
 
 SAMPLES = REPOSITORY / "samples"
 
@@ -106,10 +106,15 @@ def test_elastic(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [("--profile",), ("--fsdp",)])
 def test_ddp_and_fsdp(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Under torchrun; the loss is that of the Horovod script."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", f"--master-port={free_port()}"]
-    said = run(tmp_path, [*torchrun, str(SAMPLES / "ddp.py"), "--steps", "16", *arguments])
-    assert said.startswith("16 steps on 2 ranks")
+    """With what torchrun tells its ranks."""
+    results = run_script(
+        2,
+        SAMPLES / "ddp.py",
+        ("--steps", "16", *arguments),
+        {"HOROVOD_TIMELINE": str(tmp_path / "t.json")},
+        as_torchrun=True,
+    )
+    assert results[0].stdout.startswith("16 steps on 2 ranks")
     files = sorted(tmp_path.glob("t.*json"))
     assert len(files) == (4 if "--profile" in arguments else 2)
     assert analyze(files).facts.trace.meta.runtime == "torch"
