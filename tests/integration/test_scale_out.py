@@ -14,12 +14,12 @@ from tlkit.timeline.cli import main
 distributed = pytest.importorskip("distributed")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-SHARDS = 256
+SHARDS = 64
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """256 ranks of a made-up job."""
+    """64 ranks of a made-up job."""
     import kineto_like
 
     folder = tmp_path_factory.mktemp("many")
