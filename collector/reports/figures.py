@@ -4,6 +4,7 @@ Every builder takes an analysis and a theme and returns `{"data": […], "layout
 are thinned to what a screen can show, so that a figure's size does not grow with the trace.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -209,6 +210,39 @@ def strip(analysis: Analysis, theme: str = "light") -> Figure:
             height=200,
             xaxis={"title": {"text": "step"}, **whole_steps(times.count)},
             yaxis={"title": {"text": "ms"}, "rangemode": "tozero"},
+        ),
+    }
+
+
+def two_strips(runs: Sequence[tuple[str, Analysis]], theme: str = "light") -> Figure:
+    """Step time of several runs over each other, aligned by the number of the step; of long runs the longest of each stretch."""
+    colours = (THEMES[theme]["soft"], COLOURS["collective"])
+    most = max((analysis.facts.steps.count for _, analysis in runs), default=0)
+    width = max(1, -(-most // MOST_COLUMNS))
+    data = []
+    for number, (name, analysis) in enumerate(runs):
+        times, numbers = step_times(analysis.facts.steps, analysis.facts.breakdown), analysis.facts.steps.numbers
+        stretch = numbers // width
+        starts = np.flatnonzero(np.concatenate(([True], stretch[1:] != stretch[:-1]))) if times.count else stretch
+        longest = np.maximum.reduceat(times.durations_ns, starts) if times.count else times.durations_ns
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines" if most > 60 else "lines+markers",  # noqa: PLR2004  points that touch are a line
+                "name": f"{name}: median {times.median_ns / 1e6:.1f} ms",
+                "x": (stretch[starts] * width).tolist(),
+                "y": as_milliseconds(longest.astype(float)),
+                "line": {"color": colours[number % len(colours)], **({"dash": "dot"} if number == 0 else {})},
+            }
+        )
+    of = "ms" if width == 1 else f"ms, longest of {width}"
+    return {
+        "data": data,
+        "layout": layout(
+            theme,
+            height=260,
+            xaxis={"title": {"text": "step"}, **whole_steps(most)},
+            yaxis={"title": {"text": of}, "rangemode": "tozero"},
         ),
     }
 

@@ -13,6 +13,7 @@ from ..analysis import Analysis
 from ..model.breakdown import IDLE, PARTS
 from ..model.device import Device
 from ..model.idle import REASONS
+from .axes import short_number
 from .device import REASON_WORDS
 from .figures import Figure, layout
 from .figures_data import LINES
@@ -24,7 +25,7 @@ WIDTH: Final = 460
 MOST_LINES: Final = 7
 #: What changes by less than this share of its largest value stands still.
 MOVES_RATIO: Final = 0.02
-#: Two samples are no curve.
+#: Two samples of a rank are no curve.
 LEAST_SAMPLES: Final = 3
 #: More steps are no background but a grey.
 MOST_STEPS: Final = 80
@@ -61,8 +62,10 @@ def _small(analysis: Analysis, name: str, rows: pd.DataFrame, theme: str) -> Sma
     values = rows["value"].to_numpy(dtype=float) * factor
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    words = f"{low:.4g} {unit}" if low == high else f"{low:.4g} to {high:.4g} {unit}"
-    moves = high - low > MOVES_RATIO * max(abs(low), abs(high)) and len(values) >= LEAST_SAMPLES
+    ends = [short_number(low)] if low == high else [short_number(low), short_number(high)]
+    words = f"{' to '.join(ends)} {unit}"
+    samples = int(rows.groupby("rank", observed=True).size().max()) if len(rows) else 0
+    moves = high - low > MOVES_RATIO * max(abs(low), abs(high)) and samples >= LEAST_SAMPLES
     return Small(label, unit, _lines(analysis, rows, factor, unit, theme) if moves else None, words.strip())
 
 

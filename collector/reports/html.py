@@ -36,7 +36,7 @@ h1 {{ font-size: 20px; }} h2 {{ font-size: 16px; margin-top: 32px; }}
 ol.findings li {{ margin-bottom: 12px; }} .gain {{ font-weight: 600; }} pre {{ white-space: pre-wrap; }}
 .scrolls {{ overflow-x: auto; }} table {{ border-collapse: collapse; }}
 td, th {{ padding: 2px 12px 2px 0; text-align: right; font-weight: 400; vertical-align: top; }}
-td:first-child {{ text-align: left; }} th {{ color: var(--soft); }}
+td:first-child, .words {{ text-align: left; }} th {{ color: var(--soft); }}
 {STYLE}
 @media print {{
   :root {{ color-scheme: light; {_COLOURS["light"]} }}
@@ -127,8 +127,15 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
     """A table of texts, which are escaped here; nothing without rows."""
     if not rows:
         return ""
-    head = "".join(f"<th>{_text(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    # Words begin in line, numbers end in line.
+    tags = [
+        'td class="words"' if not any(row[at][:1].isdigit() for row in rows) else "td" for at in range(len(columns))
+    ]
+    head = "".join(
+        f"<{tag.replace('td', 'th')}>{_text(column)}</th>" for tag, column in zip(tags, columns, strict=True)
+    )
+    lines = ("".join(f"<{tag}>{_text(cell)}</td>" for tag, cell in zip(tags, row, strict=True)) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<h2>{_text(title)}</h2><div class="scrolls"><table><tr>{head}</tr>{body}</table></div>'
 
 
@@ -183,7 +190,7 @@ def _findings(summary: Summary) -> str:
 
 def _item(finding: Finding) -> str:
     low, high = finding.gain_interval
-    evidence = html.escape(json.dumps(finding.evidence, indent=2))
+    evidence = "\n".join(_text(f"{name}: {json.dumps(value)}") for name, value in finding.evidence.items())
     return (
         f'<li><span class="gain">{finding.predicted_gain:.0%}</span> '
         f'<span class="soft">[{low:.0%} to {high:.0%}] {_text(title_of(finding))}</span><br>'

@@ -65,10 +65,10 @@ class _Drawing:
         self.xs = self._names("x", self.x_of)
         self.ys = self._names("y", self.y_of)
         self.named = [trace for trace in self.traces if trace.get("name") and trace.get("showlegend", True)]
-        self.top = self._legend_height() + 14
         longest = max((len(name) for name in self.ys), default=0)
         self.left = 70 if not self.ys else min(longest, _MOST_LABEL) * _LETTER + 24
         scale = any(trace["type"] == "heatmap" for trace in self.traces)
+        self.top = self._legend_height() + (24 if scale else 14)  # the scale's unit stands above it
         self.right = 90 if scale else 20
         rows = 24 * len(self.ys) if self.ys and not self.layout.get("height") else 0
         self.height = float(self.layout.get("height") or self.top + rows + 60)

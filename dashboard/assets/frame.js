@@ -53,6 +53,8 @@ window.tlkit = (() => {
       loading.then(module => { window.tlkit.timeline = module.attach(document.getElementById("timeline")); });
     }
     const here = location.pathname.replaceAll("/", "") || "verdict";
+    const nav = document.querySelector("header nav"), shown = document.getElementById(`to-${here}`);
+    if (nav && shown && nav.dataset.here !== here) { nav.dataset.here = here; nav.scrollLeft = shown.offsetLeft - nav.offsetLeft - (nav.clientWidth - shown.offsetWidth) / 2; } // on a phone some pages are out of sight
     for (const link of document.querySelectorAll("header nav a")) {
       link.classList.toggle("here", link.id === `to-${here}`);
       if (link.id === `to-${here}`) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");

@@ -48,12 +48,20 @@ def layout(view: View) -> Any:
     return [
         choice,
         runs,
-        card("Steps", table(("", "before", "now", "change"), [*map(_row, found.ratios), _speed(found)])),
+        card(
+            "Steps",
+            table(
+                ("", "before", "now", "change", "ratio, with 95 % certainty", "is that more than chance?"),
+                [*map(_row, found.ratios), _speed(found)],
+            ),
+        ),
         card("Parts of the mean step, largest change first", table(("part", "before", "now", "change"), rows))
         if rows
         else None,
-        chart(figures.strip(other, view.theme), f"Before: {clean(name)}"),
-        chart(figures.strip(view.analysis, view.theme), f"Now: {now}"),
+        chart(
+            figures.two_strips([(f"before ({clean(name)})", other), (f"now ({now})", view.analysis)], view.theme),
+            "Step time of both runs, aligned by step",
+        ),
         card(
             "Findings",
             table(
@@ -70,11 +78,11 @@ def layout(view: View) -> Any:
 
 def _row(ratio: Ratio) -> tuple[str, ...]:
     low, high = ratio.interval
-    sure = "more than chance" if ratio.is_significant else "within what chance makes"
-    change = f"{ratio.ratio - 1:+.1%}, {sure} (ratio {low:.3f} to {high:.3f})"
-    return ratio.name, milliseconds(ratio.before_ns), milliseconds(ratio.after_ns), change
+    sure = "yes" if ratio.is_significant else "no"
+    before, after = milliseconds(ratio.before_ns), milliseconds(ratio.after_ns)
+    return ratio.name, before, after, f"{ratio.ratio - 1:+.1%}", f"{low:.3f} to {high:.3f}", sure
 
 
 def _speed(found: Comparison) -> tuple[str, ...]:
     before, after = found.before.steps_per_second, found.after.steps_per_second
-    return "steps/s", f"{before:.3g}", f"{after:.3g}", f"{after / before - 1:+.1%}" if before else ""
+    return "steps/s", f"{before:.3g}", f"{after:.3g}", f"{after / before - 1:+.1%}" if before else "", "", ""

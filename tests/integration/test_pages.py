@@ -87,6 +87,9 @@ def test_a_phone_scrolls_tables_and_never_the_page(page: Page, address: str) -> 
         open_page(page, address, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
         assert page.evaluate("document.querySelector('header').offsetHeight") < 70, name
+        here = page.locator("header nav a[aria-current]").bounding_box()
+        assert here is not None
+        assert 0 <= here["x"] <= here["x"] + here["width"] <= 390, name
         # Of the text, since a cell is as high as its row.
         broken = page.evaluate("""[...document.querySelectorAll('th, td.number, td.short')].filter(cell => {
           const text = document.createRange();

@@ -210,6 +210,32 @@ def test_a_link_brings_back_what_was_seen(page: Page, browser: Browser, slow_ran
         other.close()
 
 
+def test_back_and_forward_bring_back_what_was_seen(page: Page, slow_rank: str) -> None:
+    """What was chosen is a step in the history, from page to page and on this one; a link to this page is followed, too."""
+    open_at(page, f"{slow_rank}/timeline?step=5")
+    page.wait_for_timeout(400)
+    of_step = painted(page)
+    press(page, "Enter")
+    page.wait_for_url("**&span=*")
+    chosen = page.evaluate("window.tlkit.timeline.chosen")
+    page.locator("#to-verdict").click()
+    page.locator("#verdict-sentence").wait_for()
+
+    page.go_back()
+    until(page, f"window.tlkit.timeline?.chosen === {chosen}")
+    painted(page)
+    page.go_back()
+    until(page, "window.tlkit.timeline.chosen === -1 && window.tlkit.timeline.isRestored")
+    for there, before in zip(painted(page).split(":"), of_step.split(":"), strict=True):
+        assert abs(int(there) - int(before)) <= 2  # ns: the address has whole ones
+    assert page.locator("#timeline-details").inner_text() == ""
+    page.go_forward()
+    until(page, f"window.tlkit.timeline.chosen === {chosen}")
+    page.locator("#to-timeline").click()
+    until(page, "window.tlkit.timeline.chosen === -1 && window.tlkit.timeline.isRestored")
+    until(page, "window.tlkit.timeline.view.length > 1e9")
+
+
 def test_everything_by_keyboard(page: Page, slow_rank: str) -> None:
     """Choose a span, go to its neighbours and to the row below, follow an arrow, mark, fit, help, let go."""
     whole = open_at(page, f"{slow_rank}/timeline")

@@ -9,6 +9,9 @@ export function attach(place) {
   return timeline;
 }
 
+// Back and forward, and links of Dash, which tells of them in its own way.
+for (const kind of ["popstate", "_dashprivate_pushstate"]) addEventListener(kind, () => setTimeout(() => { if (timeline && timeline.element.isConnected) timeline.readdress(); }));
+
 setInterval(async () => { // a live run: the rows of a newer version
   if (!timeline || !timeline.rows || timeline.busy || document.hidden) return;
   const live = document.getElementById("status");

@@ -92,7 +92,7 @@ export class Pane {
       if (wide > 40) {
         const name = this.names.get(number);
         if (name === undefined) this.unnamed.push(number);
-        else if (name) { g.globalAlpha = isDim ? 0.4 : 1; g.fillStyle = isDim ? colour("--text") : inkOn(fill); g.fillText(fitted(g, name, wide - 8), left + 4, top + ROW / 2); g.globalAlpha = 1; }
+        else if (name) { g.globalAlpha = isDim ? 0.4 : 1; g.fillStyle = isDim ? colour("--text") : inkOn(fill); g.fillText(short(g, name, wide - 8), left + 4, top + ROW / 2); g.globalAlpha = 1; }
       }
     }
   }
@@ -190,6 +190,9 @@ export class Pane {
     return { ns: best, isEdge: best !== ns };
   }
 }
+
+/** A name no wider than that; of a step its number says more than its ends. */
+function short(g, name, wide) { return name.startsWith("STEP ") && g.measureText(name).width > wide ? fitted(g, name.slice(5), wide) : fitted(g, name, wide); }
 
 function outline(g, left, top, wide, stroke, line) { g.strokeStyle = stroke; g.lineWidth = line; g.strokeRect(left + 1, top + 1, Math.max(wide - 2, 1), ROW - 3); }
 

@@ -1,5 +1,5 @@
 // The timeline page: what is shown, what is chosen, and the one loop that asks the server and draws.
-import { linkFor, readAddress, writeAddress } from "./address.mjs";
+import { isElsewhere, linkFor, readAddress, writeAddress } from "./address.mjs";
 import { colour } from "./colours.mjs";
 import { help, press } from "./keys.mjs";
 import { isFolded, ROW } from "./layout.mjs";
@@ -20,10 +20,9 @@ export class Timeline {
     fillControls(document);
     this.element = place; this.canvas = element("canvas", { "aria-hidden": "true" }); this.tip = element("div", { class: "tip", hidden: true });
     place.replaceChildren(this.canvas, this.tip);
-    this.view = new View(); this.panes = [new Pane("0")]; this.chosen = -1; this.chosenPane = 0; this.flows = []; this.span = null; this.markers = []; this.region = null; this.regionRows = null; this.by = "name";
-    this.busy = false; this.again = false; this.isRestored = false; this.hasPath = false; this.beside = ""; this.focus = null; this.drag = null; this.pointer = { x: -1, y: -1, ns: 0 };
-    this.options = { folded: new Set(), unfolded: new Set(), open: new Set(), pinned: [], filter: "", sort: "" };
-    this.spans = new Spans(byId("spans"), { go: number => this.go(number), region: () => this.region });
+    this.view = new View(); this.panes = [new Pane("0")]; this.chosen = -1; this.chosenPane = 0; this.flows = []; this.span = null; this.region = null; this.regionRows = null;
+    this.busy = false; this.again = false; this.isRestored = false; this.hasPath = false; this.focus = null; this.drag = null; this.pointer = { x: -1, y: -1, ns: 0 };
+    this.forget();
     listen(this); this.listen();
     this.ready = this.load().catch(error => this.say(error.message));
   }
@@ -45,6 +44,24 @@ export class Timeline {
   }
   isChosen(pane, number) { return number === this.chosen && pane === this.panes[this.chosenPane]; }
   isMatch(pane, number) { return pane === this.panes[0] && this.spans.matches.has(number); }
+
+  forget() { // all that somebody has set
+    if (this.spans) this.spans.turn++; // what it still looks for is nobody's
+    this.options = { folded: new Set(), unfolded: new Set(), open: new Set(), pinned: [], filter: "", sort: "" };
+    this.spans = new Spans(byId("spans"), { go: number => this.go(number), region: () => this.region });
+    this.markers = []; this.by = "name"; this.beside = ""; this.stepShown = undefined; this.panes.length = 1; this.panes[0].words = "";
+  }
+  async readdress() { // the state of an address to which the browser has gone
+    if (!this.isRestored || !isElsewhere()) return;
+    this.isRestored = false;
+    this.forget(); this.letGo();
+    for (const name of ["spans", "matches"]) byId(name).replaceChildren();
+    this.query().value = ""; byId("beside").value = "";
+    this.view.show(0, this.rows.end_ns);
+    try { await this.restore(); } catch (error) { this.say(error.message); }
+    this.isRestored = true;
+    await this.ask();
+  }
 
   async load() {
     const before = this.rows, atEnd = before && this.view.high >= before.end_ns * 0.999;

@@ -81,6 +81,17 @@ def test_html_is_one_file_that_asks_nobody() -> None:
         ET.fromstring(drawing)
 
 
+def test_words_of_a_report_begin_in_line() -> None:
+    """Columns of words are aligned left; evidence has a line for each of its numbers, however long a list of steps is."""
+    analysis = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))
+    text = to_html(summarize(analysis), analysis)
+    assert '<th class="words">why</th><th>mean</th>' in text
+    evidence = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
+    assert [len(found.splitlines()) for found in evidence] == [
+        len(finding.evidence) for finding in summarize(analysis).shown_findings
+    ]
+
+
 def test_tables_for_a_notebook_hold_what_the_report_says() -> None:
     """Parts sum to the step; the critical path leads through the slow rank; findings come with their gains."""
     analysis = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))

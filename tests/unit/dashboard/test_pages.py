@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tlkit.collector.analysis import Analysis, analyze
-from tlkit.collector.reports import figures
+from tlkit.collector.reports import figures, figures_device
 from tlkit.collector.reports.axes import Axis
 from tlkit.collector.reports.summary import summarize
 from tlkit.collector.reports.svg import to_svg
@@ -70,6 +70,24 @@ def test_drawings_are_well_formed_and_hold_names_as_text(slow: Analysis) -> None
     drawn = to_svg(figure, "<i>")
     root = ET.fromstring(drawn)
     assert not [element for element in root.iter() if element.tag.endswith(("script", "}b", "}i"))]
+
+
+def test_two_runs_are_aligned_by_step(slow: Analysis) -> None:
+    """Each point of both runs stands at the number of its step."""
+    healthy = analyze(SAMPLES / "healthy")
+    before, now = figures.two_strips([("before", healthy), ("now", slow)])["data"]
+    for line, analysis in ((before, healthy), (now, slow)):
+        assert line["x"] == analysis.facts.steps.numbers.tolist()
+        assert len(line["y"]) == len(line["x"])
+    assert "median 94.8 ms" in now["name"]
+
+
+def test_two_samples_of_a_rank_are_no_curve(slow: Analysis) -> None:
+    """However many ranks there are; what stands still is said in numbers that can be read."""
+    found = {item.name: item for item in figures_device.counters(slow)}
+    assert found["process cpu"].figure is None
+    assert found["host memory used"].words == "1.065G to 1.092G bytes"
+    assert found["forward cpu"].figure is not None
 
 
 def test_axes_have_round_ticks() -> None:
