@@ -95,6 +95,12 @@ class Analysis:
         """What was analysed."""
         return self.facts.trace
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: verdict, plan, the parts of a step, and a plot of the steps."""
+        from .reports.html import analysis_cell  # noqa: PLC0415  reports are drawn from analyses
+
+        return analysis_cell(self)
+
 
 def analyze(
     source: Trace | str | Path | Sequence[str | Path],

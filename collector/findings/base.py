@@ -38,6 +38,12 @@ class Finding:
     order_gain: float | None = None
     """What it counts beside other findings on communication (order.py); None for the gain."""
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the sentence, the remedy and the gain."""
+        from ..reports.html import finding_cell  # noqa: PLC0415  reports are drawn from findings
+
+        return finding_cell(self)
+
 
 class Rule(Protocol):
     """Looks for one kind of cause, in a run that has steps."""

@@ -15,18 +15,14 @@ from ..findings import Finding
 from ..model.words import milliseconds
 from . import figures, figures_communication, figures_ranks
 from .device import device_tables
-from .summary import Summary, title_of
+from .summary import Summary, summarize, title_of
 from .svg import STYLE, to_svg
 
 _COLOURS: Final = {
     theme: " ".join(f"--{name}: {THEMES[theme][name]};" for name in ("text", "soft", "paper", "line", "bad", "good"))
     for theme in THEMES
 }
-_STYLE: Final = f"""
-:root {{ color-scheme: light dark; {_COLOURS["light"]} }}
-@media (prefers-color-scheme: dark) {{ :root {{ {_COLOURS["dark"]} }} }}
-body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--paper); max-width: 1080px; margin: 0 auto;
-  padding: 24px; overflow-wrap: break-word; }}
+_PARTS: Final = f"""
 h1 {{ font-size: 20px; }} h2 {{ font-size: 16px; margin-top: 32px; }}
 .soft {{ color: var(--soft); }} .verdict {{ border: 2px solid var(--bad); border-radius: 8px; padding: 16px 20px; }}
 .verdict.healthy {{ border-color: var(--good); }} .verdict.unknown {{ border-color: var(--soft); }}
@@ -38,12 +34,27 @@ ol.findings li {{ margin-bottom: 12px; }} .gain {{ font-weight: 600; }} pre {{ w
 td, th {{ padding: 2px 12px 2px 0; text-align: right; font-weight: 400; vertical-align: top; }}
 td:first-child, .words {{ text-align: left; }} th {{ color: var(--soft); }}
 {STYLE}
+"""
+_STYLE: Final = f"""
+:root {{ color-scheme: light dark; {_COLOURS["light"]} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_COLOURS["dark"]} }} }}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--paper); max-width: 1080px; margin: 0 auto;
+  padding: 24px; overflow-wrap: break-word; }}
+{_PARTS}
 @media print {{
   :root {{ color-scheme: light; {_COLOURS["light"]} }}
   body {{ padding: 0; max-width: none; font-size: 11pt; }} section, tr, li {{ break-inside: avoid; }} h2 {{ break-after: avoid; }}
   .scrolls {{ overflow: visible; }} .scrolls > .chart {{ min-width: 0; }}
   details::details-content {{ content-visibility: visible; block-size: auto; }}
 }}
+"""
+#: The rules are nested, so that they touch nothing else of a notebook.
+_CELL: Final = f"""
+.tlkit-report {{ {_COLOURS["light"]} font: 14px/1.5 system-ui, sans-serif; color: var(--text); background: var(--paper);
+  padding: 12px; overflow-wrap: break-word; {_PARTS} table {{ font: inherit; color: inherit; }} }}
+@media (prefers-color-scheme: dark) {{ .tlkit-report {{ {_COLOURS["dark"]} }} }}
+[data-jp-theme-light="true"] .tlkit-report {{ {_COLOURS["light"]} }}
+[data-jp-theme-light="false"] .tlkit-report {{ {_COLOURS["dark"]} }}
 """
 
 
@@ -73,6 +84,33 @@ def to_html(summary: Summary, analysis: Analysis) -> str:
         "</main></body></html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
+
+
+def analysis_cell(analysis: Analysis) -> str:
+    """What a notebook shows of an analysis: verdict, plan, the parts of a step, and the steps of all ranks."""
+    summary = summarize(analysis)
+    parts = [
+        f'<p class="soft">{_text(summary.headline)}</p>',
+        *(f'<p class="condition">{_text(sentence)}</p>' for sentence in summary.shown_condition),
+        _verdict(summary.verdict),
+        _plan(summary),
+        _parts(summary),
+    ]
+    if analysis.facts.steps.count:
+        figure = figures.strip(analysis)
+        parts.append(
+            f'<h2>Step time over the run</h2><div class="scrolls">{to_svg(figure, "Step time over the run")}</div>'
+        )
+    return _cell(parts)
+
+
+def finding_cell(finding: Finding) -> str:
+    """What a notebook shows of a finding."""
+    return _cell([_verdict(finding)])
+
+
+def _cell(parts: Sequence[str]) -> str:
+    return f'<div class="tlkit-report"><style>{_CELL}</style>{"".join(parts)}</div>'
 
 
 def _text(value: str) -> str:
