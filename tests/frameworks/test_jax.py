@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.integration.ranks import finish_ranks, start_ranks
 from tlkit.collector import analyze
 from tlkit.timeline import open_trace
 
-pytestmark = [pytest.mark.timeout(900)]
+from ..integration.ranks import fork_ranks
+from .nurseries import ENVIRONMENT, nursery_of
+
+pytestmark = [pytest.mark.timeout(600)]
 
 _TRAINING = """
 import jax, jax.numpy as jnp, numpy as np, optax
@@ -46,8 +48,8 @@ def train(parameters, optimizer, share, compiled):
 
 def answers(size: int, script: str, **environment: str) -> list[Any]:
     """What each rank answers."""
-    settings = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"} | environment
-    return [result.answer for result in finish_ranks(start_ranks(size, _TRAINING + script, settings), timeout_s=600)]
+    ranks = fork_ranks(size, _TRAINING + script, ENVIRONMENT | environment, 480, nursery_of("jax"))
+    return [rank.answer for rank in ranks]
 
 
 @pytest.mark.parametrize("size", [2, 4])

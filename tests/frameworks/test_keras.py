@@ -4,21 +4,30 @@ from functools import cache
 
 import pytest
 
-from .job import expect_fine, run_job
-from .test_tensorflow import checks_of
+from .job import checks_of, expect_fine, run_job
 
-RUNS = [("tensorflow", "gloo", 2), ("torch", "mpi", 2), ("jax", "gloo", 2), ("tensorflow", "mpi", 4)]
+RUNS = [("tensorflow", "gloo", 2), ("torch", "mpi", 2), ("jax", "gloo", 2)]
+
+#: Of the checks those in which four ranks differ from two.
+OF_FOUR = ("parameters", "sums", "local_variables_stay")
 
 
 @cache
-def said(backend: str, transport: str, size: int) -> dict[str, list[object]]:
+def said(backend: str, transport: str, size: int, checks: tuple[str, ...] = ()) -> dict[str, list[object]]:
     """What came of a job, which runs once."""
-    return run_job("keras_fit", size, backend, transport=transport)
+    return run_job("keras_fit", size, backend=backend, transport=transport, checks=checks)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("backend", "transport", "size"), RUNS)
 @pytest.mark.parametrize("check", checks_of("keras_fit"))
 def test_fit(check: str, backend: str, transport: str, size: int) -> None:
     """The optimizer, the callbacks, files and elastic state."""
     expect_fine(said(backend, transport, size), check, size)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("check", OF_FOUR)
+def test_fit_on_four_ranks(check: str) -> None:
+    """Gradients and variables that come of more than one other rank."""
+    expect_fine(said("tensorflow", "gloo", 4, OF_FOUR), check, 4)

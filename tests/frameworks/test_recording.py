@@ -13,12 +13,12 @@ from .job import run_job
 def record(folder: Path, backend: str, fault: str) -> str:
     """A recorded run of two ranks; the timeline's path."""
     path = str(folder / "t.json")
-    said = run_job("recorded", 2, backend, fault, environment={"HOROVOD_TIMELINE": path})
+    said = run_job("recorded", 2, fault, backend=backend, environment={"HOROVOD_TIMELINE": path})
     assert said["status"] == [0, 0], said["printed"]
     return path
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("backend", "phases"),
     [
@@ -42,7 +42,7 @@ def test_the_parts_of_a_step_are_recorded(backend: str, phases: set[str], tmp_pa
     assert '"framework":"keras"' in (tmp_path / "t.json").read_text().replace(" ", "")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_slow_map_function_is_data(tmp_path: Path) -> None:
     """All ranks wait for it."""
     verdict = analyze(record(tmp_path, "tensorflow", "slow-map")).verdict
@@ -51,7 +51,7 @@ def test_a_slow_map_function_is_data(tmp_path: Path) -> None:
     assert verdict.predicted_gain > 0.3
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     """With the part of the step in which it is slow."""
     verdict = analyze(record(tmp_path, "tensorflow", "slow-rank")).verdict

@@ -1,4 +1,6 @@
-"""Forks ranks from a process that has imported torch: each is a process of its own, there in milliseconds instead of seconds.
+"""Forks ranks from a process that has imported what they need: each is a process of its own, there in milliseconds instead of seconds.
+
+    python nursery.py MODULE…
 
 Reads requests from stdin and answers on stdout, one line of JSON each.  A request names the ranks of one job::
 
@@ -15,12 +17,8 @@ import signal
 import sys
 import time
 import types
+from importlib import import_module
 from typing import Any
-
-# What ranks need; the first optimizer of a process imports torch._dynamo, which takes as long as torch.
-import torch._dynamo  # noqa: F401
-
-import tlkit.runtime.torch  # noqa: F401
 
 
 def become(rank: dict[str, Any], cwd: str) -> str:
@@ -68,6 +66,8 @@ def serve() -> str:
 
 
 if __name__ == "__main__":
+    for module in sys.argv[1:]:
+        import_module(module)
     gc.freeze()  # or every rank copies all of it when it ends
     code = serve()
     main = sys.modules["__main__"] = types.ModuleType("__main__")

@@ -109,12 +109,25 @@ def finish_ranks(processes: list[subprocess.Popen[str]], timeout_s: float = 90) 
     return results
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nursery:
+    """What ranks have when they are forked."""
+
+    modules: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    """What these modules read when they are imported."""
+
+
+#: The first optimizer of a process imports torch._dynamo, which takes as long as torch.
+_TORCH = Nursery(modules=("torch._dynamo", "tlkit.runtime.torch"))
+
+
 @cache
-def _nursery() -> subprocess.Popen[str]:
+def _process_of(nursery: Nursery) -> subprocess.Popen[str]:
     """The process that ranks are forked from; it ends with this one."""
     return subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("nursery.py"))],
-        env={**environment_of(0, 1, 0)},
+        [sys.executable, str(Path(__file__).with_name("nursery.py")), *nursery.modules],
+        env=environment_of(0, 1, 0) | dict(nursery.environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -138,32 +151,41 @@ def run_ranks(
     return results
 
 
-def fork_ranks(size: int, script: str, environment: Mapping[str, str], timeout_s: float = 90) -> list[RankResult]:
+def fork_ranks(
+    size: int, script: str, environment: Mapping[str, str], timeout_s: float = 90, nursery: Nursery = _TORCH
+) -> list[RankResult]:
     """Run `script` on `size` ranks that are forked from one process which has torch; they may end as they like, in time."""
     port = free_port()
-    code = _PREAMBLE + textwrap.dedent(script)
+    environments = [environment_of(rank, size, port) | dict(environment) for rank in range(size)]
+    return fork_each(_PREAMBLE + textwrap.dedent(script), environments, timeout_s, nursery)
+
+
+def fork_each(
+    code: str, environments: Sequence[Mapping[str, str]], timeout_s: float, nursery: Nursery
+) -> list[RankResult]:
+    """Run `code` in each environment, in processes forked from one that has what it needs; they may end as they like, in time."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
             {
                 "code": code,
-                "environment": environment_of(rank, size, port) | dict(environment),
+                "environment": dict(environment),
                 "stdout": f"{folder}/{rank}.out",
                 "stderr": f"{folder}/{rank}.err",
             }
-            for rank in range(size)
+            for rank, environment in enumerate(environments)
         ]
-        nursery = _nursery()
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
-        nursery.stdin.write(json.dumps({"cwd": str(Path.cwd()), "timeout_s": timeout_s, "ranks": ranks}) + "\n")
-        nursery.stdin.flush()
+        process = _process_of(nursery)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"cwd": str(Path.cwd()), "timeout_s": timeout_s, "ranks": ranks}) + "\n")
+        process.stdin.flush()
         try:
-            ended = json.loads(nursery.stdout.readline())
+            ended = json.loads(process.stdout.readline())
         except BaseException:
             # The test's own time is over.  The answer would be taken for that of the next one.
-            for process in (*psutil.Process(nursery.pid).children(recursive=True), nursery):
-                process.kill()
-            _nursery.cache_clear()
+            for each in (*psutil.Process(process.pid).children(recursive=True), process):
+                each.kill()
+            _process_of.cache_clear()
             raise
         said = [[Path(str(rank[stream])).read_text() for stream in ("stdout", "stderr")] for rank in ranks]
     assert None not in ended, f"ranks did not end within {timeout_s:g} s ({ended}):\n{said}"

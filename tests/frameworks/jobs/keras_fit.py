@@ -1,10 +1,6 @@
-"""Training with Keras's `fit`, on the backend that is named: parameters, callbacks, files, elastic state."""
+"""Training with Keras's `fit`, on whatever backend: parameters, callbacks, files, elastic state."""
 
-import os
-import sys
 import tempfile
-
-os.environ["KERAS_BACKEND"] = sys.argv[1]
 
 import horovod.keras as hvd
 import keras

@@ -1,11 +1,7 @@
 """A training with Keras that is recorded, with a fault in it."""
 
-import os
 import sys
 import time
-
-backend, fault = sys.argv[1:]
-os.environ["KERAS_BACKEND"] = backend
 
 import horovod.keras as hvd
 import keras
@@ -13,6 +9,7 @@ import numpy as np
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
+backend, fault = keras.backend.backend(), sys.argv[1]
 keras.utils.set_random_seed(0)
 random = np.random.default_rng(rank)
 inputs = random.normal(size=(30 * 16, 32)).astype("float32")
@@ -20,7 +17,7 @@ targets = inputs.sum(axis=1, keepdims=True)
 
 
 def blocked(batch):
-    time.sleep(0.3)
+    time.sleep(0.1)
     return batch
 
 
