@@ -13,7 +13,7 @@ from ..model.words import milliseconds, shorten
 from ..predict.change import ByOperation, Change
 from .base import OF_MODEL, Finding, accumulation
 from .callers import called_by_user, is_called_by_user
-from .framework_words import Advice, advise
+from .framework_words import Advice, advise, is_of_strategy
 
 #: Below this share of the step communication is not worth a word.
 MIN_RATIO: Final = 0.03
@@ -128,7 +128,9 @@ def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, e
     nbytes = float(small["nbytes"].clip(lower=0).sum()) / (facts.steps.count * max(len(facts.ranks), 1))
     threshold = max(2, 1 << int(np.ceil(np.log2(max(nbytes, 1) * 2 / (1 << 20) + 1))))
     remedy = _fuse_more(threshold, alone=alone)
-    if facts.trace.meta.runtime == "torch":
+    if is_of_strategy(facts):
+        remedy = advise(facts, Advice.FEWER_BYTES)
+    elif facts.trace.meta.runtime == "torch":
         remedy = (
             "Let them travel together: larger buckets (DistributedDataParallel(bucket_cap_mb=100)), larger modules for "
             "fully_shard, one all_reduce of a flat tensor for your own."
@@ -204,6 +206,8 @@ def _bandwidth(
         else f"Reduce gradients half as often: {less_often}, which doubles the effective "
         "batch; at this speed fp16 compression would cost a processor more time than it saves."
     )
+    if is_of_strategy(facts):
+        remedy = advise(facts, Advice.FEWER_BYTES)
     return [
         Finding(
             class_="communication",

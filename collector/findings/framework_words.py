@@ -192,6 +192,12 @@ _JAX[Advice.MORE_WORKERS] = _JAX[Advice.FASTER_LOADER]
 _WORDS: Final = {"tensorflow": _TENSORFLOW, "keras": _KERAS, "jax": _JAX}
 
 
+def is_of_strategy(facts: Facts) -> bool:
+    """Whether the collectives are those of tf.distribute, which knows neither Horovod's settings nor PyTorch's."""
+    meta = facts.trace.meta
+    return meta.runtime == "torch" and meta.framework in {"tensorflow", "keras"}
+
+
 def advise(facts: Facts, advice: Advice, **names: str) -> str:
     """A remedy as the user of this trace's framework would write it."""
     return advice_of(facts.trace.meta.framework, advice, **names)

@@ -11,6 +11,7 @@ from ..facts import Facts
 from ..model.words import milliseconds, shorten
 from ..predict.overlap import overlapped
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
+from .framework_words import is_of_strategy
 from .gradients import gradients
 
 #: Gradients that are ready in this last share of backward have nothing left to hide behind.
@@ -41,6 +42,12 @@ class _When:
     tensors: float
     """A step of a rank."""
     largest: str
+
+
+_IN_PACKS: Final = (
+    "Let the strategy reduce gradients in several packs, of which the first begin during backward: "
+    "MultiWorkerMirroredStrategy(communication_options=tf.distribute.experimental.CommunicationOptions(bytes_per_pack=…))."
+)
 
 
 class LateGradients:
@@ -80,7 +87,9 @@ class LateGradients:
                     "contention_ns": round(float(facts.contention_ns.mean())),
                     "largest_tensor": when.largest,
                 },
-                remedy=(
+                remedy=_IN_PACKS
+                if is_of_strategy(facts)
+                else (
                     "Reduce each gradient as soon as it is ready: "
                     f"{'DistributedDataParallel' if is_torch else 'DistributedOptimizer'} does it during backward; a loop that "
                     "calls allreduce after backward, or gradients that are clipped or unscaled before they are reduced, wait for "

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ _PARTS = (data, model, optimizer, copies, device_time, captures, stream_waits, g
 _COLLECTIVES = (torch_collectives, functional_collectives, torch_messages)
 #: Frameworks that are recorded if the script has loaded them before: by module, ours for it.
 _OTHERS: Final = (("tensorflow", ".tensorflow_steps"), ("keras", ".keras_steps"))
+_COLLECTIVES_OF_OTHERS: Final = (("tensorflow", ".tensorflow_collectives"),)
 _installed: list[Any] = []
 
 
@@ -37,13 +39,14 @@ def install(*, collectives: bool = False) -> None:
     The second time only the steps are counted anew.
 
     Args:
-        collectives: whether those of torch.distributed are recorded, for trainings that do not use our `hvd`.
+        collectives: whether those of torch.distributed and tf.distribute are recorded, for trainings that do not use our `hvd`.
 
     A part that cannot be instrumented, as in a future torch, is reported once and left out.
     """
     recorder.mark_training_thread()
     tracker.forget()
-    for part in (*_PARTS, *(_COLLECTIVES if collectives else ()), *_others()):
+    others = (*_OTHERS, *(_COLLECTIVES_OF_OTHERS if collectives else ()))
+    for part in (*_PARTS, *(_COLLECTIVES if collectives else ()), *_used(others)):
         if part in _installed:
             continue
         try:
@@ -55,10 +58,10 @@ def install(*, collectives: bool = False) -> None:
             _installed.append(part)
 
 
-def _others() -> list[Any]:
+def _used(parts: Sequence[tuple[str, str]]) -> list[Any]:
     """The parts for frameworks that the script uses."""
     found = []
-    for framework, part in _OTHERS:
+    for framework, part in parts:
         if framework in sys.modules:
             try:
                 found.append(import_module(part, __package__))

@@ -34,6 +34,8 @@ class Phases:
         self._updates = False
         self._stepped = False
         self._backward_seen = False
+        self._reduced = False
+        """Whether the framework's own collective of the gradients is over."""
         self.gone_ahead = False
         """Whether the training thread does not wait for the step that is computed."""
 
@@ -56,7 +58,7 @@ class Phases:
         self._depth += 1
         if self._depth == 1:
             tracker.touch()
-            self._updates = self._stepped = self._loss_seen = False
+            self._updates = self._stepped = self._loss_seen = self._reduced = False
             self.gone_ahead = not waits
             if waits or not self._start_ns:
                 self._start_ns = recorder.now_ns()
@@ -124,6 +126,22 @@ class Phases:
         if self.gone_ahead:
             self._updates = False
             tracker.optimizer_stepped(owner)
+
+    def waited(self, begun_ns: int, end_ns: int, args: dict[str, object]) -> None:
+        """The step has waited for a collective that is part of it, after its gradients were there.
+
+        Args:
+            args: that say which.
+        """
+        if not self._updates:
+            return
+        if self._reduced:
+            self._part(Category.OPTIMIZER, OPTIMIZER_STEP, begun_ns)
+        begun_ns = max(begun_ns, self._start_ns)
+        if end_ns > begun_ns:
+            recorder.complete(LaneKind.COMPUTE, Category.OTHER, SYNCHRONIZE, begun_ns, end_ns, args)
+            self._start_ns = end_ns
+        self._reduced = True
 
     @contextmanager
     def update(self, owner: object) -> Iterator[None]:

@@ -33,7 +33,7 @@ from ..core.control.clock_sync import EXCHANGES, SAME_CLOCK, ClockOffset, offset
 from ..core.flight import CALL, STALL, Flight
 from ..core.shard_header import Run, shard_header
 from ..core.topology import boot_id, read_launched
-from . import install, late_ranks, own_device, uninstall
+from . import frameworks, install, late_ranks, own_device, tensorflow_cluster, uninstall
 from .flight_alarms import NoSteps, StoreAlarms
 from .samplers import Sampler
 from .steps import tracker
@@ -160,7 +160,8 @@ def current() -> Recording | None:
 def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
     """Record the training of this process: data loading, forward, backward, optimizer, steps and collectives.
 
-    Call it on every rank, after `torch.distributed.init_process_group` (in a training of several ranks) and before the loop.
+    Call it on every rank, after `torch.distributed.init_process_group` or `tf.distribute.MultiWorkerMirroredStrategy()` (in a
+    training of several ranks) and before the loop; TensorFlow and Keras have to be imported before.
     Without `timeline`, HOROVOD_TIMELINE says where to write; without either nothing is recorded unless a tool listens for
     NVTX ranges, and the call costs nothing, so it may stay in the script.
 
@@ -177,16 +178,16 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
     global _current  # noqa: PLW0603  one recording a process
     if _current is not None:
         return _current
-    launched = read_launched()
-    met = dist.is_available() and dist.is_initialized()
-    rank, size = (dist.get_rank(), dist.get_world_size()) if met else (launched.rank, launched.size)
+    rank, size, met = _who()
     if engine.current() is not None:
         return Recording(rank, size, None, None)  # the runtime records by itself
     if size > 1 and not met:
         raise UsageError(
             f"this is one of {size} ranks, and they have not met: call tlkit.instrument() after "
-            "torch.distributed.init_process_group(), or hvd.init() if the script uses Horovod's API"
+            "torch.distributed.init_process_group() or tf.distribute.MultiWorkerMirroredStrategy(), or hvd.init() if the script "
+            "uses Horovod's API"
         )
+    frameworks.note_framework()
     logs.set_up(rank, os.environ)
     tuning.begin()
     config = Config.from_environment()
@@ -207,6 +208,17 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
     if not met and recording.path is not None:
         late_ranks.when_met(lambda: _record_as_rank(recording, path, config, named=timeline is not None))
     return recording
+
+
+def _who() -> tuple[int, int, bool]:
+    """The rank of this process, how many there are, and whether they have met."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size(), True
+    launched = read_launched()
+    task = tensorflow_cluster.read_task()
+    if task is not None and launched.size == 1:
+        return task.rank, task.size, tensorflow_cluster.has_met()
+    return launched.rank, launched.size, False
 
 
 def _record(recording: Recording, path: str, config: Config, *, named: bool) -> None:
@@ -241,7 +253,8 @@ def _record(recording: Recording, path: str, config: Config, *, named: bool) -> 
             check_base(path)
         keep = config.keep or FLIGHT_KEEP if recording.is_flight else config.keep
         writer = ShardWriter(target, header, make_format=format_for(config.sampling), keep=keep)
-        store = _part_of_store(f"{_recordings}/flight") if recording.is_flight and size > 1 else None
+        has_alarms = recording.is_flight and size > 1 and dist.is_initialized()
+        store = _part_of_store(f"{_recordings}/flight") if has_alarms else None
         recording._start(config, writer, header.local_rank, store)  # noqa: SLF001  its maker
     except TraceError as error:  # the training goes on
         _log.error("%s", error)
@@ -279,6 +292,8 @@ def _times_begun() -> int:
 
 def _part_of_store(prefix: str) -> Any:
     """A part of the store at which all ranks have met."""
+    if not dist.is_initialized():
+        return tensorflow_cluster.CoordinationStore(f"{_KEYS}/{prefix}")
     default: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  there is no public way
     return PrefixStore(f"{_KEYS}/{prefix}", default)
 

@@ -20,6 +20,13 @@ from .functions import (
 from .mpi_ops import *  # noqa: F403  the names of its __all__, as Horovod has them
 from .mpi_ops import __all__ as _of_operations
 from .optimizer import DistributedOptimizer
+from .private import (
+    _allreduce,
+    _grouped_allreduce,
+    _grouped_reducescatter,
+    _make_allreduce_grads_fn,
+    _reducescatter,
+)
 from .tape import DistributedGradientTape, PartialDistributedGradientTape
 from .util import _executing_eagerly, check_extension, gpu_available, refs_to_vars, split_list, vars_to_refs
 
@@ -41,7 +48,12 @@ __all__ = [  # noqa: PLE0604  the operations' names are a list of their own
     "DistributedOptimizer",
     "HorovodInternalError",
     "PartialDistributedGradientTape",
+    "_allreduce",
     "_executing_eagerly",
+    "_grouped_allreduce",
+    "_grouped_reducescatter",
+    "_make_allreduce_grads_fn",
+    "_reducescatter",
     "allgather_object",
     "broadcast_global_variables",
     "broadcast_object",

@@ -247,6 +247,25 @@ def variables_and_objects():
     refused(lambda: hvd.broadcast_global_variables(0), RuntimeError)
 
 
+def private_names():
+    from horovod.tensorflow.functions import broadcast_object_fn  # noqa: F401
+    from horovod.tensorflow.mpi_ops import _basics, _normalize_name
+    from horovod.tensorflow.util import _executing_eagerly
+
+    assert _executing_eagerly()
+    assert _basics.size() == size
+    assert _normalize_name("a/b:0") == "a_b_0"
+    ones = tf.ones([size])
+    assert hvd._allreduce(ones, name="private").numpy().tolist() == [size] * size
+    assert hvd._grouped_allreduce([ones, ones])[1].numpy().tolist() == [size] * size
+    assert hvd._reducescatter(ones).numpy().tolist() == [size]
+    assert hvd._grouped_reducescatter([ones])[0].numpy().tolist() == [size]
+    reduce = hvd._make_allreduce_grads_fn("grads", "", "", op=hvd.Average)
+    made, none = reduce([ones * (rank + 1.0), None], [tf.Variable(ones), tf.Variable(1.0)])
+    np.testing.assert_allclose(made, [(size + 1) / 2] * size)
+    assert none is None
+
+
 def first_graphs():
     with tf.Graph().as_default():
         tensors = [hvd.allreduce(tf.fill([2], float(number + rank)), op=hvd.Sum) for number in range(6)]
@@ -296,6 +315,7 @@ make_checks(
             xla_is_refused,
             compression,
             variables_and_objects,
+            private_names,
             first_graphs,
             joining,
             the_end,
