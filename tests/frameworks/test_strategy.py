@@ -35,11 +35,11 @@ def test_the_strategy_is_recorded(trained: tuple[dict[str, list[object]], Path])
 
     assert (trace.meta.size, trace.meta.framework) == (SIZE, "tensorflow")
     assert trace.steps.groupby("rank").size().tolist() == [20, 20]
-    names = trace.spans.groupby(["rank", "name"], observed=True).size()
-    for rank in range(SIZE):
-        assert names[rank]["FORWARD"] == names[rank]["BACKWARD"] == 20
-        assert names[rank]["SYNCHRONIZE"] >= 20
-        assert names[rank]["OPTIMIZER_STEP"] >= 20
+    for _, spans in trace.spans.groupby("rank"):
+        names = spans["name"].astype(str).value_counts().to_dict()
+        assert names["FORWARD"] == names["BACKWARD"] == 20
+        assert names["SYNCHRONIZE"] >= 20
+        assert names["OPTIMIZER_STEP"] >= 20
     collectives = trace.collectives.sort_values(["rank", "seq"])
     shapes = [
         list(zip(of_rank["seq"], of_rank["kind"].astype(str), of_rank["nbytes"], strict=True))
