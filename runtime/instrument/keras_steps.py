@@ -79,14 +79,11 @@ def _wrap_apply() -> None:
         there = [gradient for gradient in given if gradient is not None]
         if there and _traces(there):
             if keras.backend.backend() == "tensorflow":
-                # With this backend alone.
-                from .tensorflow_collectives import of_gradients  # noqa: PLC0415
-                from .tensorflow_steps import mark  # noqa: PLC0415
+                from .tensorflow_steps import mark  # noqa: PLC0415  with this backend alone
 
                 mark(phases.gradients, there)
-                with of_gradients():
-                    return original(self, given, trainable_variables)
-            return original(self, given, trainable_variables)
+            with phases.tracing_update():
+                return original(self, given, trainable_variables)
         if not recorder.is_on() or not (phases.inside or recorder.is_training_thread()):
             return original(self, given, trainable_variables)
         with phases.update(self):

@@ -36,8 +36,19 @@ class Phases:
         self._backward_seen = False
         self._reduced = False
         """Whether the framework's own collective of the gradients is over."""
+        self.traced_updates = 0
+        """How deep the tracing of a function is in updates of optimizers; replicas are traced in threads, one at a time."""
         self.gone_ahead = False
         """Whether the training thread does not wait for the step that is computed."""
+
+    @contextmanager
+    def tracing_update(self) -> Iterator[None]:
+        """While the update of an optimizer is traced: what is reduced in it are gradients."""
+        self.traced_updates += 1
+        try:
+            yield
+        finally:
+            self.traced_updates -= 1
 
     @property
     def inside(self) -> bool:

@@ -5,8 +5,6 @@ the other, on all ranks in the order in which they were traced, which TensorFlow
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import tensorflow as tf
@@ -88,21 +86,6 @@ class _Marks:
             phases.waited(begun_ns, end_ns, {"name": self._kind, "seq": seq, "process_set": 0})
 
 
-_depth = 0
-"""How deep the tracing is in updates of optimizers."""
-
-
-@contextmanager
-def of_gradients() -> Iterator[None]:
-    """While an optimizer's update is traced: what is reduced in it are gradients."""
-    global _depth  # noqa: PLW0603  TensorFlow traces replicas in threads of its own, one at a time
-    _depth += 1
-    try:
-        yield
-    finally:
-        _depth -= 1
-
-
 def install() -> None:
     """Record what the strategy's replicas launch."""
     for name, kind in _KINDS.items():
@@ -116,7 +99,7 @@ def uninstall() -> None:
 
 def _recorded(original: Any, kind: str) -> Any:
     def recorded(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _GRADIENT if _depth else _VALUE
+        call = _GRADIENT if phases.traced_updates else _VALUE
         marks = _Marks(kind, input_tensor.dtype.name, call)
         if tf.executing_eagerly():
             marks.begin(tf.size(input_tensor))
