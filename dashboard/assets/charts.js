@@ -58,10 +58,10 @@
     go(wanted.pathname + wanted.search);
   });
 
-  // Tables and charts that scroll sideways are reached by keyboard only while there is something to scroll.
+  // Tables and charts that scroll are reached by keyboard only while there is something to scroll.
   const sized = new ResizeObserver(entries => { for (const entry of entries) reach(entry.target); });
   function reach(element) {
-    if (element.scrollWidth > element.clientWidth + 1) element.tabIndex = 0; else element.removeAttribute("tabindex");
+    if (element.scrollWidth > element.clientWidth + 1 || element.scrollHeight > element.clientHeight + 1) element.tabIndex = 0; else element.removeAttribute("tabindex");
   }
   function attach() {
     for (const element of document.querySelectorAll("[data-svg]")) draw(element);

@@ -180,6 +180,13 @@ def test_a_region_says_what_it_holds(page: Page, slow_rank: str) -> None:
     assert "exposed" in page.locator("#timeline-overlap").inner_text()
     panel.get_by_text("lane or tensor").click()
     panel.get_by_text("allreduce.stem.weight").first.wait_for()
+    assert page.evaluate("document.querySelector('#timeline-region').offsetHeight") < 2 * 850  # 300 rows scroll
+    # What lies before and after the run is none of the region.
+    page.evaluate("window.tlkit.timeline.letGo()")
+    page.evaluate("window.tlkit.timeline.region = [-1e9, 1e12]")
+    page.evaluate("window.tlkit.timeline.showRegion()")
+    end = page.evaluate("window.tlkit.timeline.rows.end_ns")
+    assert page.evaluate("window.tlkit.timeline.region") == [0, end]
 
 
 def test_a_link_brings_back_what_was_seen(page: Page, browser: Browser, slow_rank: str) -> None:

@@ -63,7 +63,7 @@ export function describeRegion(found, by, act) {
         element("p", { class: "soft" }, total ? `${share(communication.hidden_ns, total)} of the moving of bytes overlaps computation.` : "No bytes move here.")) : null),
     element("div", { class: "toolbar" }, "spans by", ...groupings, element("button", { type: "button", onclick: act.close }, "close (Esc)")),
     table([["name"], ["category"], ["count", true], ["sum", true], ["mean", true], ["longest", true], ["exposed", true]],
-      found.groups.map(row => [element("button", { type: "button", class: "plain", onclick: () => act.search(row.name) }, row.name), named(row.category), row.count.toLocaleString("en"), duration(row.sum_ns), duration(row.mean_ns), duration(row.longest_ns), row.exposed_ns === null ? "–" : row.exposed_ns ? duration(row.exposed_ns) : ""])),
+      found.groups.map(row => [element("button", { type: "button", class: "plain", title: row.name, onclick: () => act.search(row.name) }, row.name), named(row.category), row.count.toLocaleString("en"), duration(row.sum_ns), duration(row.mean_ns), duration(row.longest_ns), row.exposed_ns === null ? "–" : row.exposed_ns ? duration(row.exposed_ns) : ""])),
     found.other_groups ? element("p", { class: "soft" }, `and ${found.other_groups.toLocaleString("en")} more with less time`) : null,
   ];
 }

@@ -80,7 +80,7 @@ export class Spans {
   draw() {
     if (!this.isOpen || !this.found) return;
     const { found } = this, last = Math.min(this.offset + found.spans.length, found.count);
-    const row = span => [element("button", { type: "button", class: "plain", onclick: () => this.act.go(span.number) }, span.name), span.lane, String(span.rank), span.step >= 0 ? String(span.step) : "", moment(span.start_ns), duration(span.dur_ns), span.exposed_ns ? duration(span.exposed_ns) : ""];
+    const row = span => [element("button", { type: "button", class: "plain", title: span.name, onclick: () => this.act.go(span.number) }, span.name), span.lane, String(span.rank), span.step >= 0 ? String(span.step) : "", moment(span.start_ns), duration(span.dur_ns), span.exposed_ns ? duration(span.exposed_ns) : ""];
     const change = values => () => { Object.assign(this, values); this.offset = 0; this.show(); };
     const ranks = Object.entries(found.by_rank).slice(0, 16);
     const page = (label, offset, can) => element("button", { type: "button", disabled: !can, onclick: () => { this.offset = offset; this.show(); } }, label);

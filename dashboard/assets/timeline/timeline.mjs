@@ -266,7 +266,10 @@ export class Timeline {
     await this.showRegion();
   }
   async showRegion() {
-    const [low, high] = this.region.map(Math.round);
+    // What lies before and after the run is nothing, and not idle time.
+    const [low, high] = this.region.slice(0, 2).map(at => Math.round(Math.min(Math.max(at, 0), this.rows.end_ns)));
+    this.region = high > low ? [low, high] : null;
+    if (!this.region) { byId("region").replaceChildren(); this.remember(); this.draw(); return; }
     this.remember(); this.draw();
     const found = await json("region", { low, high, by: this.by, ...(this.regionRows ? { rows: this.regionRows } : {}) });
     const { categories, colours, labels } = this.rows;
