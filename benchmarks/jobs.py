@@ -32,7 +32,7 @@ class Job:
         """
         self.name = name
         listener = socket.create_server(("127.0.0.1", 0))
-        listener.settimeout(120)
+        listener.settimeout(600)  # frameworks take long to import where others work, too
         settings = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
