@@ -39,7 +39,7 @@ class Network(nn.Module):
 
     def forward(self, values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         if os.environ.get("FAULT") == "slow-rank" and torch.distributed.get_rank() == 1:
-            time.sleep(0.03)
+            time.sleep(0.08)
         scores = self.layers(values)
         if labels is None:
             return {"scores": scores}
