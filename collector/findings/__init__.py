@@ -16,6 +16,7 @@ from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
 from .data import SlowLoader, WorkerStartUp
 from .device import ExposedOnDevice, IdleDevice, SlowCopies
 from .device_trouble import AllocatorRetries, DeviceErrors
+from .every_pass import ReducedInEveryPass
 from .gradients import BucketCopies, OversizeGradient
 from .host import Checkpoints, HostCode
 from .late_gradients import LateGradients
@@ -40,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     OversizeGradient(),
     LateGradients(),
     BucketCopies(),
+    ReducedInEveryPass(),
     BlockingCalls(),
     Pipeline(),
     ExposedCommunication(),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from ..facts import Facts
 from ..model.words import milliseconds
@@ -24,6 +25,8 @@ MIN_ON_ONE_HOST_NS: Final = 3e6
 MIN_SHARE: Final = 0.5
 #: Times of messages are alike if one is at least this share of the other.
 ALIKE: Final = 0.4
+#: So many collectives have to be agreed on alone to tell what that takes.
+ENOUGH_ALONE: Final = 10
 #: Collectives in which the time goes with their number, not their size, are better fused (communication.py).
 BESIDE_FUSION: Final = 0.8
 
@@ -111,11 +114,42 @@ def fitted_latency_ns(nbytes: Floats, took_ns: Floats) -> float:
     return float(np.clip(intercept if slope > 0 else quick.min(), 0.0, quick.min()))
 
 
-def of_gradients_ns(facts: Facts) -> float:
-    """The latency of the gradients' collectives, where nothing but communication is recorded."""
+def of_gradients_ns(facts: Facts, agreeing_ns: float = 0.0) -> float:
+    """The latency of the gradients' collectives, where nothing but communication is recorded.
+
+    Args:
+        agreeing_ns: how long it takes to agree on a tensor; messages that take as long on their way back are latency, too.
+    """
     table = facts.in_steps(facts.collectives)
     table = table[(table["kind"] != "barrier") & ~table["caller"].isin(list(WAITING_CALLERS))]
-    return fitted_latency_ns(table["nbytes"].to_numpy(dtype=float), table["transfer_ns"].to_numpy(dtype=float))
+    fitted = fitted_latency_ns(table["nbytes"].to_numpy(dtype=float), table["transfer_ns"].to_numpy(dtype=float))
+    answer = _answer_ns(table)
+    return max(fitted, answer) if _are_alike(answer, agreeing_ns) else fitted
+
+
+def _answer_ns(table: pd.DataFrame) -> float:
+    """How much longer collectives take that are agreed on while no other one runs than their bytes need; 0 if unknown (ns).
+
+    The recording rank begins as soon as it knows what to reduce, and waits in the collective until the others know, too.  What is
+    agreed on while another collective runs does not show that: the messages travel meanwhile.  Bytes need no more than the
+    quickest collectives that carry as many, or than at the best rate of the run.
+    """
+    if len(table) < 2:  # noqa: PLR2004  nothing in front
+        return 0.0
+    table = table.sort_values("start_ns", kind="stable")
+    ends = (table["start_ns"] + table["dur_ns"]).cummax().to_numpy()
+    agreed, took = table["negotiated_ns"].to_numpy(), table["transfer_ns"].to_numpy(dtype=float)
+    alone = (agreed >= 0) & (table["nbytes"].to_numpy() > 0)
+    alone[1:] &= agreed[1:] >= ends[:-1]
+    if alone.sum() < ENOUGH_ALONE:
+        return 0.0
+    sizes = table["nbytes"].to_numpy(dtype=float)
+    at_best = float(np.quantile(sizes / np.maximum(took, 1.0), 0.9))
+    quick = {
+        size: min(float(np.quantile(took[sizes >= size], 0.1)), size / max(at_best, 1e-9))
+        for size in np.unique(sizes[alone])
+    }
+    return max(float(np.median([took[row] - quick[sizes[row]] for row in np.flatnonzero(alone)])), 0.0)
 
 
 def messages_take_long(facts: Facts, agreeing_ns: float) -> bool:
@@ -124,5 +158,8 @@ def messages_take_long(facts: Facts, agreeing_ns: float) -> bool:
     Args:
         agreeing_ns: how long it takes to agree.
     """
-    latency_ns = of_gradients_ns(facts)
+    return _are_alike(of_gradients_ns(facts, agreeing_ns), agreeing_ns)
+
+
+def _are_alike(latency_ns: float, agreeing_ns: float) -> bool:
     return latency_ns >= MIN_NS and ALIKE * agreeing_ns <= latency_ns and agreeing_ns <= latency_ns / ALIKE

@@ -40,7 +40,7 @@ class MovingBytes:
         if facts.breakdown.knows_compute or not shows_training(facts):
             return []
         seen = look_at_communication(facts)
-        serial = one_after_another(facts, of_gradients_ns(facts))
+        serial = one_after_another(facts, of_gradients_ns(facts, _agreeing_ns(seen)))
         findings = blocking_calls(facts, seen, serial)
         table = serial.table[~serial.is_call]
         table = table[table["kind"] != "barrier"]
@@ -74,6 +74,11 @@ def _gain(seen: OnlyCommunication, serial: Serial, left: Floats) -> tuple[float,
     gain = seen.ratio(serial.saved_ns(latency=left, transfer=left))
     removed = np.where(serial.is_call, 0.0, (1 - left) * serial.took_ns)
     return gain, (gain, max(gain, seen.ratio(np.minimum(serial.by_step(removed), seen.moving_ns))))
+
+
+def _agreeing_ns(seen: OnlyCommunication) -> float:
+    """What tensors wait until they are agreed on, in the quicker steps."""
+    return float(np.quantile(seen.wait_ns, 0.25))
 
 
 def _evidence(facts: Facts, seen: OnlyCommunication, table: pd.DataFrame) -> dict[str, Any]:
@@ -124,7 +129,7 @@ def _latency(facts: Facts, seen: OnlyCommunication, serial: Serial) -> Finding:
     removed = np.minimum(serial.took_ns, latency_ns) * (1 - GOOD_NS / latency_ns)
     left = 1 - removed / np.maximum(serial.took_ns, 1.0)
     gain, interval = _gain(seen, serial, left)
-    agreeing_ns = float(np.quantile(seen.wait_ns, 0.25))
+    agreeing_ns = _agreeing_ns(seen)
     also = ""
     if messages_take_long(facts, agreeing_ns):
         sooner = seen.ratio(serial.saved_ns(latency=left, transfer=left, agreed_sooner_ns=agreeing_ns - GOOD_NS))

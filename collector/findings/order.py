@@ -4,11 +4,32 @@ Several changes help against the same communication: without the barriers, with 
 departure (a slow link, calls that somebody added, slow agreement) is what a reader looks for; that the model has large
 tensors, or that there is a quicker transport, holds for a healthy run, too.  So a rule on communication may say that its gain
 counts less (`Finding.order_gain`), and a finding with a larger gain then comes right behind the one that counts more.
+
+That a machine is loaded is a circumstance of the run, and no fault of the job: what would still be worth a change if the cores
+were free comes before it.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
-from .base import Finding
+from ..facts import Facts
+from .base import WORTH_RATIO, Finding
+
+#: Causes that lie with the machine, and not with the job.
+CIRCUMSTANCES: Final = frozenset({"starved-of-cores"})
+#: Causes that say when, but not what: the machine's load may be behind them.
+ONLY_WHEN: Final = frozenset({"periodic-stalls", "outlier-steps", "slowing-down", "slow-stretch"})
+#: Communication that the script asks for; how long agreeing and moving take is the machine's, too, where cores are taken.
+OF_THE_SCRIPT: Final = frozenset(
+    {
+        "barriers",
+        "blocking-calls",
+        "no-overlap",
+        "object-collectives",
+        "reduced-in-every-pass",
+        "repeated-broadcasts",
+    }
+)
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
@@ -25,3 +46,39 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
 
 def _counts(finding: Finding) -> float:
     return finding.predicted_gain if finding.order_gain is None else finding.order_gain
+
+
+def faults_first(facts: Facts, ordered: Sequence[Finding]) -> list[Finding]:
+    """The findings with circumstances behind the faults that would be left without them.
+
+    Args:
+        ordered: as `in_order` gives them.
+    """
+    found = list(ordered)
+    for circumstance in [one for one in ordered if one.cause in CIRCUMSTANCES]:
+        left = [number for number, one in enumerate(found) if _is_left(facts, one, circumstance)]
+        place = found.index(circumstance)
+        if left and left[-1] > place:
+            found[place : left[-1] + 1] = _with_left_first(found[place : left[-1] + 1], left, place)
+    return found
+
+
+def _with_left_first(findings: list[Finding], left: Sequence[int], place: int) -> list[Finding]:
+    """Those that are left before the others, each in their order."""
+    first = {number - place for number in left}
+    return [
+        *(one for number, one in enumerate(findings) if number in first),
+        *(one for number, one in enumerate(findings) if number not in first),
+    ]
+
+
+def _is_left(facts: Facts, finding: Finding, circumstance: Finding) -> bool:
+    """Whether a fault of the job is worth a change on a machine that is free, too."""
+    if finding.cause in ONLY_WHEN or finding.order_gain is not None or finding is circumstance:
+        return False
+    if finding.class_ == "communication" and finding.cause not in OF_THE_SCRIPT:
+        return False
+    if finding.outcome is None or circumstance.outcome is None:
+        return False
+    both = facts.outcome(finding.outcome.change & circumstance.outcome.change)
+    return both.mean_saved_ns - circumstance.outcome.mean_saved_ns > WORTH_RATIO * facts.mean_step_ns

@@ -11,22 +11,10 @@ from typing import Final
 from ..facts import Facts, Outcome
 from ..predict.change import Change, all_of
 from .base import WORTH_RATIO, Finding
-from .order import in_order
+from .order import ONLY_WHEN, faults_first, in_order
 
 #: Causes that say when or where time is lost, but not what takes it: a finding that does is better.
-VAGUE_CAUSES: Final = frozenset(
-    {
-        "periodic-stalls",
-        "outlier-steps",
-        "slowing-down",
-        "slow-stretch",
-        "host-code",
-        "slow-loader",
-        "starved-of-cores",
-    }
-)
-#: Causes that only say when; a loader that is slow then says what.
-_ONLY_WHEN: Final = frozenset({"periodic-stalls", "outlier-steps", "slowing-down", "slow-stretch"})
+VAGUE_CAUSES: Final = ONLY_WHEN | {"host-code", "slow-loader", "starved-of-cores"}
 #: A vague finding that keeps less than this share of its gain when another one is gone is explained by that one.
 KEEPS_RATIO: Final = 0.5
 #: A finding that explains a vague one has at least this share of its gain.
@@ -52,10 +40,11 @@ def make_plan(facts: Facts, findings: Sequence[Finding]) -> tuple[list[Finding],
     Returns:
         The findings, in order (order.py); the plan, empty where nothing is worth a change.
     """
-    ordered = in_order(findings)
+    ordered = _once(in_order(findings))
     kept = [finding for finding in ordered if not _is_explained(facts, finding, ordered)]
     if facts.replay is None:
         return kept, ()
+    kept = faults_first(facts, kept)
     steps: list[PlanStep] = []
     change, saved = Change(), 0.0
     left = [finding for finding in kept if finding.outcome is not None and finding.predicted_gain > 0]
@@ -73,6 +62,12 @@ def make_plan(facts: Facts, findings: Sequence[Finding]) -> tuple[list[Finding],
         saved, change = best.mean_saved_ns, change & _change_of(chosen)
         left.remove(chosen)
     return kept, tuple(steps)
+
+
+def _once(ordered: Sequence[Finding]) -> list[Finding]:
+    """The findings without those that say what one before them does: two rules may look at the same from two sides."""
+    first = {(one.class_, one.cause, one.ranks): one for one in reversed(ordered)}
+    return [one for one in ordered if first[one.class_, one.cause, one.ranks] is one]
 
 
 def _change_of(finding: Finding) -> Change:
@@ -98,8 +93,8 @@ def _says_more(other: Finding, finding: Finding) -> bool:
     """Whether `other` says what takes the time that the vague `finding` tells of."""
     if other.outcome is None or other.predicted_gain < WORTH_RATIO / 2:
         return False
-    says_what = finding.cause in _ONLY_WHEN and finding.class_ == other.class_ == "data"
-    return other.cause not in VAGUE_CAUSES or (says_what and other.cause not in _ONLY_WHEN)
+    says_what = finding.cause in ONLY_WHEN and finding.class_ == other.class_ == "data"
+    return other.cause not in VAGUE_CAUSES or (says_what and other.cause not in ONLY_WHEN)
 
 
 def _leaves_little(facts: Facts, other: Outcome, vague: Outcome) -> bool:

@@ -68,6 +68,8 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
         return UNKNOWN  # it lies in a part whose running time was not recorded
     running_ns, starved_ns = excess_of(cpu.running_ns), excess_of(cpu.starved_ns) if cpu.knows_starved else 0.0
     blocked_ns = excess_ns - running_ns - starved_ns
+    as_others_ns = float(np.clip(running_ns * _lack_of_others(facts, row, slow, metered), 0.0, max(starved_ns, 0.0)))
+    running_ns, starved_ns = running_ns + as_others_ns, starved_ns - as_others_ns
     other_threads_ns = _other_threads_ns(facts, row, slow)
     elements = cpu.input_elements[:, slow].mean(axis=1)
     others = float(np.median(np.delete(elements, row)))
@@ -90,6 +92,21 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
             ),
             evidence=evidence,
         )
+    lost_ns = starved_ns + blocked_ns
+    if lost_ns > EXPLAINS * excess_ns and other_threads_ns > EXPLAINS * lost_ns:
+        return RootCause(
+            slug="held-by-another-thread",
+            sentence=(
+                "held up there while another thread of its own process computes (Python's interpreter lock, a lock of its own, "
+                "or the core)"
+            ),
+            remedy=(
+                "find the thread (py-spy dump --pid of the rank): move what it does into a process of its own "
+                "(multiprocessing, a "
+                "loader worker), or into code that releases the interpreter's lock."
+            ),
+            evidence=evidence,
+        )
     if starved_ns > EXPLAINS * excess_ns:
         return RootCause(
             slug="starved-of-cores",
@@ -97,19 +114,6 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
             remedy=(
                 "look with top for what else runs on its cores, and end or move it; bind the rank to cores of its own "
                 "(HOROVOD_THREAD_AFFINITY, numactl, a cpuset)."
-            ),
-            evidence=evidence,
-        )
-    if blocked_ns > EXPLAINS * excess_ns and other_threads_ns > EXPLAINS * blocked_ns:
-        return RootCause(
-            slug="held-by-another-thread",
-            sentence=(
-                "blocked there while another thread of its process computes (Python's interpreter lock, or a lock of its own)"
-            ),
-            remedy=(
-                "find the thread (py-spy dump --pid of the rank): move what it does into a process of its own "
-                "(multiprocessing, a "
-                "loader worker), or into code that releases the interpreter's lock."
             ),
             evidence=evidence,
         )
@@ -134,6 +138,19 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
             evidence=evidence,
         )
     return RootCause(slug="", sentence="", remedy="", evidence=evidence)
+
+
+def _lack_of_others(facts: Facts, row: int, slow: Mask, metered: list[str]) -> float:
+    """How long the other ranks wait for a core for each nanosecond that they run (median).
+
+    On a loaded host a rank that computes more waits for cores in the same proportion: that it waits longer is then not why it is
+    slow.
+    """
+    if not facts.cpu.knows_starved or not metered:
+        return 0.0
+    starved = np.sum([facts.cpu.starved_ns[part] for part in metered], axis=0)[:, slow].sum(axis=1)
+    running = np.sum([facts.cpu.running_ns[part] for part in metered], axis=0)[:, slow].sum(axis=1)
+    return float(np.median(np.delete(starved / np.maximum(running, 1), row)))
 
 
 def _other_threads_ns(facts: Facts, row: int, slow: Mask) -> float:

@@ -9,7 +9,7 @@ from ...timeline.vocabulary import GARBAGE_COLLECTION, Category
 from ..facts import Facts, Outcome
 from ..model.breakdown import EXPOSED, IDLE
 from ..model.host_load import find_host_load
-from ..model.pattern import Pattern, find_pattern
+from ..model.pattern import Pattern, find_pattern, stands_out
 from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
 from ..predict.straggling import find_stragglers, longer_ns
@@ -81,6 +81,8 @@ def _describe(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
     cause, where = _CAUSES[part]
     main = rows[0]
     slow = excess.slow[main]
+    if pattern.kind in {"periodic", "sometimes"}:  # the steps that the sentence counts, and no others
+        slow = stands_out(excess.excess_ns[main])
     amount = float(excess.excess_ns[main][slow].mean())
     why = UNKNOWN if part == IDLE else root_cause(facts, main, slow, amount)
     evidence: dict[str, Any] = {

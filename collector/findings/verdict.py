@@ -13,6 +13,7 @@ from .base import WORTH_RATIO, Finding
 from .device_trouble import find_lost
 from .device_verdict import device_verdict, healthy_device
 from .incomplete import incomplete, only_told
+from .order import CIRCUMSTANCES
 from .plain import plain
 from .unseen import verdict_of_communication
 
@@ -52,7 +53,18 @@ def _of_steps(facts: Facts, findings: Sequence[Finding], condition: Condition) -
         return unexplained
     if condition.is_incomplete and not facts.trace.collectives.empty:
         return incomplete(facts, condition, only_told(facts, condition, worthy))
-    return worthy[0] if worthy else _healthy(facts)
+    return _with_load(worthy) if worthy else _healthy(facts)
+
+
+def _with_load(worthy: Sequence[Finding]) -> Finding:
+    """The first finding, and that the machine is loaded, if that costs more."""
+    first = worthy[0]
+    larger = [one for one in worthy[1:] if one.cause in CIRCUMSTANCES and one.predicted_gain > first.predicted_gain]
+    return (
+        replace(first, sentence=f"{first.sentence} Besides, the machine is loaded: {larger[0].sentence}")
+        if larger
+        else first
+    )
 
 
 def _what_to_do(condition: Condition) -> str:

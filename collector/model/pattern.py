@@ -36,9 +36,7 @@ def find_pattern(amounts: np.ndarray, numbers: np.ndarray) -> Pattern:
         amounts: float[step].
         numbers: the steps' numbers.
     """
-    # What is small beside the usual amount is chance, not part of the pattern.
-    usual = float(np.median(amounts[amounts > 0])) if (amounts > 0).any() else 0.0
-    hit = amounts > SMALL_RATIO * max(usual, float(amounts.max(initial=0.0)) / 2)
+    hit = stands_out(amounts)
     count, total = int(hit.sum()), len(hit)
     evidence: dict[str, Any] = {"steps_ratio": round(count / max(total, 1), 3), "steps": numbers[hit][:20].tolist()}
     if count >= MIN_STRETCH and _grows(amounts):
@@ -55,6 +53,13 @@ def find_pattern(amounts: np.ndarray, numbers: np.ndarray) -> Pattern:
         words = f"in steps {numbers[first]} to {numbers[last]}"
         return Pattern(kind="window", words=words, evidence=evidence)
     return Pattern(kind="sometimes", words=f"in {count} of {total} steps", evidence=evidence)
+
+
+def stands_out(amounts: np.ndarray) -> np.ndarray:
+    """The steps that a pattern is made of: what is small beside the usual amount is chance; bool[step]."""
+    usual = float(np.median(amounts[amounts > 0])) if (amounts > 0).any() else 0.0
+    hit: np.ndarray = amounts > SMALL_RATIO * max(usual, float(amounts.max(initial=0.0)) / 2)
+    return hit
 
 
 def _grows(amounts: np.ndarray) -> bool:

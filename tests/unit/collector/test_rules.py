@@ -385,6 +385,34 @@ def test_a_rank_that_alone_lacks_cores_is_named_whatever_the_host_does(
     assert bool(found) == is_named
 
 
+def test_a_rank_that_computes_more_on_a_loaded_host_is_not_told_to_lack_cores() -> None:
+    """Both ranks wait four times as long as they run; rank 1 has 10 ms more to compute, which takes it 50."""
+    steps = jittered(changed(2, 30, [1], forward=50))
+    phases = ("forward", "backward", "optimizer")
+    shared = {(f"{part} starved_ns", rank): partial(part_of, part, 0.8) for part in phases for rank in (0, 1)}
+    shared |= {(f"{part} cpu_ns", rank): partial(part_of, part, 0.2) for part in phases for rank in (0, 1)}
+    found = best(analyze(metered(steps, make_trace(steps), shared)), "slow-forward")
+
+    assert found.ranks == (1,)
+    assert found.evidence["root_cause"]["is"] == "slow-processor"
+
+
+def test_how_long_a_rank_stands_still_is_told_of_the_steps_that_are_counted() -> None:
+    """Two seconds in one step, and 40 ms in a few others, which the sentence does not count."""
+    steps = uniform(2, 60, HEALTHY)
+    for number in (5, 17, 23, 48):
+        steps[1][number] = [*steps[1][number], ("forward", 40)]
+    steps[1][30] = [*steps[1][30], ("forward", 2000)]
+    found = best(analyze(make_trace(jittered(steps))), "periodic-slow-forward")
+
+    assert "in 1 of 59 steps" in found.sentence  # the first is left out
+    assert found.evidence["mean_excess_ns"] == pytest.approx(2000 * MS, rel=0.05)
+
+
+def part_of(part: str, share: float, parts: dict[str, float]) -> float:
+    return share * parts.get(part, 0)
+
+
 def with_hosts(trace: Trace, *names: str) -> Trace:
     return replace(trace, meta=replace(trace.meta, hosts=dict(enumerate(names))))
 

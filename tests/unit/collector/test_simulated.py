@@ -74,3 +74,14 @@ def test_hosts_that_are_all_slow_are_nobodys_fault(tmp_path: Path) -> None:
 
     assert case.truth.class_ == "compute"
     assert (first.class_, first.cause) == ("compute", "device-idle")
+
+
+def test_what_slow_messages_cost_is_seen_in_the_collectives_too(tmp_path: Path) -> None:
+    """In Horovod's file without ticks: messages of 7 ms, whose way back to the other ranks hides in the collectives' own time."""
+    case = make_case(6_402_000_058, "", "horovod")
+    write_case(case, tmp_path)
+    first = diagnose(tmp_path).findings[0]
+
+    assert [fault.kind for fault in case.truth.faults] == ["slow-negotiation"]
+    assert (first.class_, first.cause) == ("communication", "high-latency")
+    assert first.gain == pytest.approx(case.truth.gain, abs=0.05)
