@@ -20,9 +20,8 @@ demo: $(VENV)/ready
 # Two at a time: half of what tests of real ranks do is wait.  A file's tests stay together, since they share what they set up.
 TWO := -n 2 --dist loadfile
 test: $(VENV)/ready
-	@$(BIN)/python -m pytest -q $(TWO) tests/unit
-	@$(BIN)/python -m pytest -q $(TWO) tests/integration
-	@$(BIN)/python -m pytest -q tests/attack
+	@unit=0; $(BIN)/python -m pytest -q $(TWO) tests/unit || unit=$$?; \
+	$(BIN)/python -m pytest -q $(TWO) tests/integration tests/attack && exit $$unit
 
 # TensorFlow, Keras and JAX are gigabytes, and nothing else needs them: an environment of their own.
 FRAMEWORKS := .venv-frameworks

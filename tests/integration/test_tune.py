@@ -159,7 +159,7 @@ def test_a_short_tuning_ends_in_a_table_and_json(tmp_path: Path) -> None:
     report = tmp_path / "tuning.json"
     line = [
         sys.executable, "-m", "tlkit.collector.tuning.cli", "-np", "2", "--steps", "20", "--minutes", "0.02",
-        "--only", "workers", "--json", str(report), "--folder", str(tmp_path / "kept"), *SAMPLE, "--read-ms", "300",
+        "--only", "workers", "--json", str(report), "--folder", str(tmp_path / "kept"), *SAMPLE, "--read-ms", "150",
     ]  # fmt: skip
     ended = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=550, check=False)
 
@@ -171,7 +171,7 @@ def test_a_short_tuning_ends_in_a_table_and_json(tmp_path: Path) -> None:
     assert written["tried"][0]["cause"] == "slow-loader"
     assert written["tried"][0]["how"] == "jobs"
     assert written["tried"][0]["losses"]["verdict"] in {"same", "rounding"}
-    assert written["use"]["command"] == f"tl-run -np 2 {' '.join([*SAMPLE, '--read-ms', '300'])}"
+    assert written["use"]["command"] == f"tl-run -np 2 {' '.join([*SAMPLE, '--read-ms', '150'])}"
     assert (tmp_path / "kept" / "diagnosis.rank1.json").is_file()
 
 
