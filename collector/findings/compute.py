@@ -8,6 +8,7 @@ import pandas as pd
 
 from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category
 from ..facts import Facts
+from ..model.common import common_to_all
 from ..model.cpu_time import METERED
 from ..model.intervals import intersect, of_spans, total_within
 from ..model.words import milliseconds
@@ -37,7 +38,7 @@ class SlowOptimizer:
         if facts.replay is None:
             return []
         update_ns = facts.part(str(Category.OPTIMIZER))
-        common_ns = np.broadcast_to(update_ns.min(axis=0), update_ns.shape).astype(float)
+        common_ns = common_to_all(update_ns)
         step_ns = facts.mean_step_ns
         nbytes = _bytes_of_gradients(facts)
         speed = DEVICE_GBPS if facts.breakdown.on_device else PROCESSOR_GBPS

@@ -7,6 +7,7 @@ import numpy as np
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
+from ..model.common import common_to_all
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds
 from .base import Finding
@@ -24,7 +25,7 @@ class HostCode:
         if facts.replay is None or facts.breakdown.on_device:
             return []
         host_ns = facts.part(str(Category.OTHER)).astype(float)
-        common_ns = np.broadcast_to(host_ns.min(axis=0), host_ns.shape)
+        common_ns = common_to_all(host_ns)
         step_ns = facts.mean_step_ns
         outcome = facts.outcome(facts.without(str(Category.OTHER), _beyond_ordinary(common_ns, step_ns)))
         if outcome.gain <= 0:
