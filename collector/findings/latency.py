@@ -36,7 +36,7 @@ class HighLatency:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        if facts.replay is None or facts.graph is None or facts.breakdown.on_device or is_slow_link(facts):
+        if facts.replay is None or facts.graph is None or is_slow_link(facts):
             return []
         latency_ns = _latency_ns(facts)
         one_host = is_one_host(facts)

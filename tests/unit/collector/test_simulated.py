@@ -85,3 +85,14 @@ def test_what_slow_messages_cost_is_seen_in_the_collectives_too(tmp_path: Path) 
     assert [fault.kind for fault in case.truth.faults] == ["slow-negotiation"]
     assert (first.class_, first.cause) == ("communication", "high-latency")
     assert first.gain == pytest.approx(case.truth.gain, abs=0.05)
+
+
+def test_collectives_of_devices_that_take_long_whatever_they_carry(tmp_path: Path) -> None:
+    """Two of NCCL's collectives a step, 28 ms each with hardly any bytes: a network that is far away, not one that is narrow."""
+    case = make_case(9_221_501_000_122, "", "gpu")
+    write_case(case, tmp_path)
+    first = diagnose(tmp_path).findings[0]
+
+    assert [fault.kind for fault in case.truth.faults] == ["high-latency"]
+    assert first.cause == "high-latency"
+    assert first.gain == pytest.approx(case.truth.gain, abs=0.03)
