@@ -17,6 +17,8 @@ def common_to_all(part_ns: np.ndarray) -> np.ndarray:
     Args:
         part_ns: what each rank spends on the part, int or float[rank, step].
     """
+    if not part_ns.size:
+        return part_ns.astype(float)
     usual_ns = np.quantile(part_ns, 1 - USUAL_RATIO, axis=1).min()
     common: np.ndarray = np.minimum(part_ns, np.maximum(part_ns.min(axis=0), usual_ns)).astype(float)
     return common
