@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -15,21 +16,33 @@ from ..compare.gate import check, parse_condition
 _TIMEOUT_S: Final = 10.0
 #: With fewer steps nothing is sure.
 LEAST_STEPS: Final = 10
+#: So long the shards of some ranks may come later than those of others; until then, what the first ranks tell is half a run.
+ARRIVAL_S: Final = 30.0
 
 _log = logging.getLogger("tlkit.collector")
 
 
 class Alerts:
-    """Conditions (as of --fail-on) that are looked at with every new analysis; each is told once when it begins to hold."""
+    """Conditions (as of --fail-on) that are looked at with every new analysis.
+
+    Each is told when it begins to hold, and again when it holds for a cause that was not told yet: whoever was told of the one
+    would not know of the other.
+    """
 
     def __init__(
-        self, conditions: Sequence[str], webhook: str | None = None, on_alert: Callable[[str], None] = lambda _: None
+        self,
+        conditions: Sequence[str],
+        webhook: str | None = None,
+        on_alert: Callable[[str], None] = lambda _: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare.
 
         Args:
             webhook: address to which alerts are posted as JSON.
             on_alert: called with the words of each.
+            clock: seconds that go by.
 
         Raises:
             UsageError: a condition or the address cannot be understood.
@@ -38,20 +51,25 @@ class Alerts:
             parse_condition(condition)
         if webhook is not None and urlsplit(webhook).scheme not in {"http", "https"}:
             raise UsageError(f"--webhook {webhook}: an address is needed that begins with http:// or https://")
-        self._conditions, self._webhook, self._on_alert = list(conditions), webhook, on_alert
-        self._holding: set[tuple[str, str]] = set()
+        self._conditions, self._webhook, self._on_alert, self._clock = list(conditions), webhook, on_alert, clock
+        self._told: dict[tuple[str, str], set[str]] = {}
+        """By run and condition, the causes for which it has held since it began to."""
+        self._arrived_s: dict[str, float] = {}
 
     def look(self, run: str, analysis: Analysis) -> None:
         """Tell what has begun to hold."""
+        arrived_s = self._arrived_s.setdefault(run, self._clock())
         if analysis.facts.steps.count < LEAST_STEPS:
+            return
+        if analysis.condition.is_incomplete and self._clock() - arrived_s < ARRIVAL_S:
             return
         for condition in self._conditions:
             broken = check(analysis, condition)
-            key = (run, condition)
+            key, cause = (run, condition), analysis.verdict.cause
             if broken is None:
-                self._holding.discard(key)
-            elif key not in self._holding:
-                self._holding.add(key)
+                self._told.pop(key, None)
+            elif cause not in self._told.setdefault(key, set()):
+                self._told[key].add(cause)
                 self._tell(run, condition, broken, analysis)
 
     def _tell(self, run: str, condition: str, broken: str, analysis: Analysis) -> None:

@@ -157,10 +157,11 @@ def test_a_run_is_diagnosed_while_it_trains(tmp_path: Path) -> None:
     sample = r"# (HELP|TYPE) .*|[a-z_]+(\{.*\})? [-+0-9.e]+"
     odd = [line for line in metrics.splitlines() if not re.fullmatch(sample, line)]
     assert odd == []
-    # Once each: where other programs take the cores, that may have been worth an alert, too.
+    # Once each: where other programs take the cores, that may have been worth an alert, too; half a run never is.
     causes = [alert["verdict"]["cause"] for alert in posted]
     assert len(causes) == len(set(causes))
     assert "slow-forward" in causes
+    assert "incomplete" not in causes
 
 
 def test_what_is_not_a_piece_is_refused(tmp_path: Path) -> None:

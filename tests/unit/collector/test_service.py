@@ -8,7 +8,7 @@ import pytest
 
 from tests.traces import make_trace
 from tlkit.collector import analyze
-from tlkit.collector.service.alerts import Alerts
+from tlkit.collector.service.alerts import ARRIVAL_S, Alerts
 from tlkit.collector.service.live import Follower
 from tlkit.collector.service.metrics import MOST_LABEL, label, to_prometheus
 from tlkit.timeline.errors import TraceNotFoundError
@@ -57,6 +57,33 @@ def test_an_alert_is_told_once_until_it_is_over() -> None:
     for analysis in (slow, slow, healthy, slow):
         alerts.look("r", analysis)
     assert len(told) == 2
+
+
+def test_another_cause_is_another_alert() -> None:
+    """Rank 1's forward passes, then rank 0's data: both are told, each once, however they change places."""
+    told: list[str] = []
+    alerts = Alerts(["gain>10%"], on_alert=told.append)
+    forward = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))
+    data = analyze(make_trace(jittered(changed(2, 30, [0], data=50))))
+    assert forward.verdict.cause != data.verdict.cause
+    for analysis in (forward, data, forward, data):
+        alerts.look("r", analysis)
+    assert len(told) == 2
+
+
+def test_half_a_run_is_no_alert_while_the_rest_may_arrive() -> None:
+    """Rank 1's shard is there later: until then only rank 0's waits are seen; where it never comes, that is said."""
+    told: list[str] = []
+    now_s = [100.0]
+    alerts = Alerts(["step_ms>1"], on_alert=told.append, clock=lambda: now_s[0])
+    trace = make_trace(jittered(changed(2, 30, [1], forward=50))[:1])
+    half = analyze(replace(trace, meta=replace(trace.meta, size=2)))
+    assert half.condition.is_incomplete
+    alerts.look("r", half)
+    assert told == []
+    now_s[0] += ARRIVAL_S
+    alerts.look("r", half)
+    assert len(told) == 1
 
 
 def shard(steps: int) -> str:
