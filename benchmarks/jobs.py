@@ -4,6 +4,7 @@ A job is a command started on every rank by tl-run or mpirun.  Its ranks connect
 whenever they are told to; the other jobs sleep meanwhile.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -32,7 +33,7 @@ class Job:
         """
         self.name = name
         listener = socket.create_server(("127.0.0.1", 0))
-        listener.settimeout(600)  # frameworks take long to import where others work, too
+        listener.settimeout(1)
         settings = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -48,9 +49,13 @@ class Job:
         self._process = subprocess.Popen([*launcher, sys.executable, *command], env=settings)
         self._files = []
         with listener:
-            for _ in range(ranks):
-                connection, _ = listener.accept()
-                self._files.append(connection.makefile("rw"))
+            # Frameworks take long to import where others work, too: whether the job is still there is what counts.
+            while len(self._files) < ranks:
+                with contextlib.suppress(TimeoutError):
+                    connection, _ = listener.accept()
+                    self._files.append(connection.makefile("rw"))
+                if self._process.poll() is not None:
+                    sys.exit(f"{name}: ended with status {self._process.returncode} before its ranks could work")
 
     def work(self, what: Any) -> list[Any]:
         """Have all ranks do `what` at the same time; returns what each of them says of it."""
