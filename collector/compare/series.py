@@ -199,6 +199,7 @@ def _one_of_plan(one: _Split, two: _Split) -> float:
 def _drawn(values: Floats, block: int, random: np.random.Generator) -> Resamples:
     """Runs of the same length made of random blocks: float[resample, step]."""
     count = len(values)
+    block = min(block, count)  # what came by plan may be most of a short run
     starts = random.integers(0, count - block + 1, size=(_RESAMPLES, -(-count // block)))
     rows = (starts[:, :, None] + np.arange(block)).reshape(_RESAMPLES, -1)[:, :count]
     resampled: Resamples = values[rows]

@@ -145,6 +145,13 @@ def test_any_two_runs_can_be_compared(first: list[float], second: list[float]) -
     assert not is_alarm(sample(one), sample(one))
 
 
+def test_two_steps_are_compared_with_many() -> None:
+    """Blocks are as long as the longer run wants them, and the shorter one has fewer steps."""
+    ratios = compare_samples(sample(np.ones(2)), sample(np.ones(30)))
+    assert ratios["mean"].ratio == 1
+    assert not ratios["mean"].is_slower(0.05)
+
+
 def test_few_steps_tell_nothing() -> None:
     """Two against two may be chance, however far apart."""
     assert not is_alarm(sample(np.array([1.0, 1.0])), sample(np.array([9.0, 9.0])))
