@@ -57,8 +57,8 @@ class Buffer:
 
 def cases() -> dict[str, Callable[[], None]]:
     """What is recorded, `COUNT` times each."""
-    from tlkit.timeline import recorder  # noqa: PLC0415  the environment chooses which, before it is imported
-    from tlkit.timeline.recording import Call  # noqa: PLC0415
+    from tlkit.timeline.record import recorder  # noqa: PLC0415  the environment chooses which, before it is imported
+    from tlkit.timeline.record.queue import Call  # noqa: PLC0415
     from tlkit.timeline.vocabulary import Category, LaneKind  # noqa: PLC0415
 
     begin, end = recorder.begin, recorder.end
@@ -120,10 +120,10 @@ def cases() -> dict[str, Callable[[], None]]:
 def rank_main() -> None:
     """Measure the recorder that the environment chooses."""
     sys.path.insert(0, str(REPOSITORY))
-    from tlkit.timeline import recorder  # noqa: PLC0415
-    from tlkit.timeline.recording import IS_COMPILED  # noqa: PLC0415
-    from tlkit.timeline.shard_format import ShardClock, ShardHeader  # noqa: PLC0415
-    from tlkit.timeline.shard_writer import ShardWriter  # noqa: PLC0415
+    from tlkit.timeline.record import recorder  # noqa: PLC0415
+    from tlkit.timeline.record.queue import IS_COMPILED  # noqa: PLC0415
+    from tlkit.timeline.record.shard_format import ShardClock, ShardHeader  # noqa: PLC0415
+    from tlkit.timeline.record.shard_writer import ShardWriter  # noqa: PLC0415
 
     clock = ShardClock(origin_ns=time.monotonic_ns(), origin_unix_ns=0)
     header = ShardHeader(

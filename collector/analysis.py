@@ -10,8 +10,8 @@ import pandas as pd
 
 from ..timeline.errors import UsageError
 from ..timeline.formats import Progress
-from ..timeline.open import open_trace
-from ..timeline.trace import TABLES, Trace
+from ..timeline.model.trace import TABLES, Trace
+from ..timeline.read.open import open_trace
 from ..timeline.vocabulary import Category
 from .facts import Facts, shares_clock
 from .findings import Finding, Rule, rules_for

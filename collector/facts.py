@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..timeline.trace import Trace, TraceMeta
+from ..timeline.model.trace import Trace, TraceMeta
 from .model.breakdown import IDLE, Breakdown
 from .model.cpu_time import CpuTime
 from .model.device import Device, find_device

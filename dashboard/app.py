@@ -12,7 +12,7 @@ from ..collector.model.words import milliseconds
 from ..collector.predict.what_if import predict
 from ..collector.service.compression import compress_answers
 from ..collector.service.guard import protect
-from ..timeline.commands import clean
+from ..timeline.commands.arguments import clean
 from ..timeline.errors import TlkitError
 from ..timeline.vocabulary import LaneKind
 from .blocks import changed, contain, describe

@@ -15,9 +15,9 @@ from ..collector.analysis import analyze
 from ..collector.service.arguments import add_certificate, add_token, certificate_of, read_token
 from ..collector.service.live import Follower
 from ..collector.service.mirror import Mirror
-from ..timeline.commands import Parser, parse_ranks, run_command, with_completion
+from ..timeline.commands.arguments import Parser, parse_ranks, run_command, with_completion
+from ..timeline.commands.progress import ProgressBar
 from ..timeline.errors import UsageError
-from ..timeline.progress import ProgressBar
 
 if TYPE_CHECKING:
     from .other_runs import OtherRuns

@@ -9,7 +9,7 @@ from dash import dcc, html
 from ..collector.findings import Finding
 from ..collector.reports.figures import Figure
 from ..collector.reports.svg import to_svg
-from ..timeline.commands import clean
+from ..timeline.commands.arguments import clean
 from .words import headed
 
 #: Names longer than this are cut in tables.

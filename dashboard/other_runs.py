@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ..collector.analysis import Analysis, analyze
-from ..timeline.commands import clean
+from ..timeline.commands.arguments import clean
 
 #: Analyses that are kept.
 MOST_KEPT: Final = 4

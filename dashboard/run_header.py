@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from ..collector.analysis import Analysis
-from ..timeline.commands import clean
+from ..timeline.commands.arguments import clean
 
 #: A rank that has said nothing for so long beside the others is not counted as connected.
 HEARD_NS: Final = 10 * 10**9

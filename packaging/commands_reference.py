@@ -17,7 +17,7 @@ COMMANDS = {
     "tl-analyze": "tlkit.collector.commands.analyze",
     "tl-tune": "tlkit.collector.tuning.cli",
     "tl-diff": "tlkit.collector.commands.diff",
-    "tl-trace": "tlkit.timeline.cli",
+    "tl-trace": "tlkit.timeline.commands.trace",
     "tl-dash": "tlkit.dashboard.cli",
     "tl-collect": "tlkit.collector.service.cli",
 }

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from tlkit.timeline.columns import TableBuilder
-from tlkit.timeline.trace import (
+from tlkit.timeline.model.columns import TableBuilder
+from tlkit.timeline.model.trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,

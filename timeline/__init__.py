@@ -10,10 +10,10 @@ from .errors import TlkitError, TraceError
 from .vocabulary import Category, LaneKind
 
 if TYPE_CHECKING:
-    from .open import open_trace
-    from .trace import Trace, TraceMeta
+    from .model.trace import Trace, TraceMeta
+    from .read.open import open_trace
 
-_LOADED_WHEN_ASKED = {"open_trace": "open", "Trace": "trace", "TraceMeta": "trace"}
+_LOADED_WHEN_ASKED = {"open_trace": "read.open", "Trace": "model.trace", "TraceMeta": "model.trace"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tlkit.timeline.sampled_format import NO_STEP, SampledFormat
-from tlkit.timeline.shard_format import ShardClock, ShardHeader
+from tlkit.timeline.record.sampled_format import NO_STEP, SampledFormat
+from tlkit.timeline.record.shard_format import ShardClock, ShardHeader
 
 
 def keep_sums(trace: Path, into: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tlkit.timeline.trace import Trace
+from tlkit.timeline.model.trace import Trace
 from tlkit.timeline.vocabulary import LaneKind
 
 Times = np.ndarray

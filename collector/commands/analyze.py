@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 
 from ... import __version__
-from ...timeline.commands import Parser, for_a_reader, parse_range, parse_ranks, run_command, with_completion
-from ...timeline.console import make_console
+from ...timeline.commands.arguments import Parser, for_a_reader, parse_range, parse_ranks, run_command, with_completion
+from ...timeline.commands.console import make_console
+from ...timeline.commands.progress import ProgressBar
 from ...timeline.errors import UsageError
-from ...timeline.progress import ProgressBar
 from ..analysis import Analysis, analyze
 from ..compare.baseline import check_change, is_relative, read_baseline
 from ..compare.gate import check

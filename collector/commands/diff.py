@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ... import __version__
-from ...timeline.commands import Parser, clean, for_a_reader, run_command, with_completion
-from ...timeline.console import make_console
+from ...timeline.commands.arguments import Parser, clean, for_a_reader, run_command, with_completion
+from ...timeline.commands.console import make_console
+from ...timeline.commands.progress import ProgressBar
 from ...timeline.errors import UsageError
-from ...timeline.progress import ProgressBar
 from ..analysis import Analysis, analyze
 from ..compare.runs import Comparison, compare, make_diff
 from ..compare.series import Ratio

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...timeline.commands import for_a_reader
+from ...timeline.commands.arguments import for_a_reader
 from ...timeline.errors import UsageError
 
 

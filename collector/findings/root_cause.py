@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import by_rank
+from ...timeline.model.trace import by_rank
 from ...timeline.vocabulary import GPU_CLOCK, GPU_REASON, GPU_THROTTLED, LaneKind
 from ..facts import Facts
 from ..model.cpu_time import METERED

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import Trace
+from ...timeline.model.trace import Trace
 
 #: Of a line through times and sizes: sizes that it takes, how far they have to lie apart, and points (pairs are looked at).
 LEAST_SIZES: Final = 3

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import Trace, by_rank
+from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
 from .device_breakdown import assign_device
 from .intervals import Intervals, intersect, of_spans, subtract, total_within, union

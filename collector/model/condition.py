@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...timeline.trace import Trace
+from ...timeline.model.trace import Trace
 from .condition_words import describe
 from .endings import RankEnding, Waiting, find_endings, find_waiting
 from .host_load import HostLoad, find_host_load

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ...timeline.trace import Trace
+from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import CPU_COUNTERS, INPUT_COUNTER, PROCESS_CPU_COUNTER, STARVED_COUNTERS, Category
 from .steps import Steps
 

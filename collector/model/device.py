@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import Trace, by_rank
+from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import Category, LaneKind
 from .breakdown import Breakdown, break_down
 from .host_calls import Host, HostKind, read_host

@@ -10,8 +10,8 @@ from typing import Final
 
 import pandas as pd
 
-from ...timeline.ending import RankEnd
-from ...timeline.trace import Trace, by_rank
+from ...timeline.model.ending import RankEnd
+from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import STEP, SYNCHRONIZE, Category, LaneKind
 
 #: Errors that say that another rank has failed.

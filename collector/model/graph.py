@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from ...timeline.trace import Trace
+from ...timeline.model.trace import Trace
 from .breakdown import EXPOSED, IDLE, PARTS, Breakdown
 from .intervals import Intervals, Times, total_within, union
 from .loading import Loading, find_loading

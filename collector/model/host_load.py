@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import Trace
+from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU, STARVED_COUNTERS
 from .steps import Steps
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import Trace
+from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import DATA_FETCH, DATA_WAIT, LaneKind
 from .intervals import Times
 from .steps import Steps

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import Trace
+from ...timeline.model.trace import Trace
 from .intervals import Times
 from .steps import Steps
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import Trace
+from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import STAGE, STAGE_FUNCTION, STAGE_PRODUCE, LaneKind
 
 ROOT: Final = f"{STAGE}Root"

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import STEP_COLUMNS, Trace, make_table
+from ...timeline.model.trace import STEP_COLUMNS, Trace, make_table
 
 #: A leading step this much longer than the median still belongs to the warm-up.
 WARM_UP_RATIO: Final = 1.5

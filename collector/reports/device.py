@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ..model.breakdown import IDLE, PARTS
 from ..model.device import Device
 from ..model.idle import REASONS

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, Category, LaneKind
 from ..analysis import Analysis
 from ..model.loading import Loading, find_loading

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ...timeline.palette import QUICKER, SLOWER, THEMES
 from ..analysis import Analysis
 from ..model.breakdown import EXPOSED, PARTS

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ...timeline.palette import THEMES
 from ..analysis import Analysis
 from ..findings import Finding

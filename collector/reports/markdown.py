@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ..model.words import milliseconds
 from .device import device_tables
 from .summary import Summary, describe_steps, title_of

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.trace import TraceMeta
+from ...timeline.model.trace import TraceMeta
 from ...timeline.vocabulary import Category
 from ..analysis import Analysis
 from ..compare.scaling import Scaling, describe_limits

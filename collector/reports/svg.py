@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ...timeline.palette import THEMES
 from .axes import Axis, mixed, short_number
 

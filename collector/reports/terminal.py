@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ..findings import Finding
 from ..model.words import milliseconds
 from .device import device_tables

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from ... import __version__
-from ...timeline.commands import Parser, clean, run_command, with_completion
+from ...timeline.commands.arguments import Parser, clean, run_command, with_completion
 from ...timeline.errors import UsageError
-from ...timeline.open import files_of
+from ...timeline.read.open import files_of
 from .alerts import Alerts
 from .arguments import add_certificate, add_token, certificate_of, read_token
 from .push import Pusher, be_modest

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ...timeline.errors import TlkitError, TraceNotFoundError
-from ...timeline.open import files_of, open_trace
+from ...timeline.read.open import files_of, open_trace
 from ..analysis import Analysis, analyze
 
 #: Bytes of each shard that are looked at.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...timeline.errors import TraceNotFoundError, UsageError
-from ...timeline.open import files_of
+from ...timeline.read.open import files_of
 from .client import Client, WaitError
 from .identity import HEAD_NBYTES, digest_of, run_id_in, start_of_before
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ... import __version__
-from ...timeline.commands import Parser, for_a_reader, run_command, with_completion
-from ...timeline.console import make_console
+from ...timeline.commands.arguments import Parser, for_a_reader, run_command, with_completion
+from ...timeline.commands.console import make_console
+from ...timeline.commands.progress import ProgressBar
 from ...timeline.errors import UsageError
-from ...timeline.progress import ProgressBar
 from ..commands.output import write_text
 from .jobs import Command
 from .report import render, to_json

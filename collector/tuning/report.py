@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ..model.words import milliseconds
 from .jobs import environment_with
 from .losses import Comparison

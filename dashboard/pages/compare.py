@@ -8,7 +8,7 @@ from ...collector.compare.runs import Comparison, compare
 from ...collector.compare.series import Ratio
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ..components import card, chart, choices, empty, table
 from ..run_header import describe_run, run_name
 from . import View

@@ -8,7 +8,7 @@ from dash import dcc, html
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures, figures_ranks
 from ...collector.reports.summary import describe_steps, title_of
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ..components import card, chart, finding_card, link
 from ..timeline.evidence import place_of
 from ..words import explain

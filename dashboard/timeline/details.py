@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ...timeline.errors import TlkitError
 from ...timeline.vocabulary import LaneKind
 from .run import Run

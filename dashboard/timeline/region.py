@@ -7,7 +7,7 @@ import numpy as np
 
 from ...collector.model.breakdown import IDLE
 from ...collector.model.intervals import EMPTY, Intervals, total
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ...timeline.errors import UsageError
 from ...timeline.vocabulary import Category
 from .block_sums import Keys, Stretches

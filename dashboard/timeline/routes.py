@@ -13,10 +13,10 @@ from flask import Flask, Response, abort, jsonify, request
 from ...collector.reports.palette import COLOURS, LABELS
 from ...collector.service.guard import is_loopback
 from ...collector.service.reachable import EVERYWHERE, shown_host
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ...timeline.errors import TlkitError, UsageError
-from ...timeline.export import write
-from ...timeline.selection import select
+from ...timeline.export.files import write
+from ...timeline.model.selection import select
 from ..source import Source
 from . import details, search, tracks
 from .lod import MOST_COLUMNS, SHADES, view

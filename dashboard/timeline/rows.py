@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ...collector.model.breakdown import PARTS, Breakdown
-from ...timeline.trace import Trace
+from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import LaneKind
 from .waits import Pieces, find_pieces
 

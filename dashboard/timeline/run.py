@@ -11,7 +11,7 @@ from ...collector.analysis import Analysis
 from ...collector.model.blame import find_path
 from ...collector.model.breakdown import EXPOSED, IDLE
 from ...collector.model.intervals import EMPTY, Intervals, union
-from ...timeline.trace import STEP_COLUMNS, by_rank, make_table
+from ...timeline.model.trace import STEP_COLUMNS, by_rank, make_table
 from .block_sums import BlockSums
 from .rows import CATEGORIES, Rows, make_rows
 

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.args import FileArgs
 from ...timeline.errors import TraceError, UsageError
+from ...timeline.read.args import FileArgs
 from .run import Run
 
 #: A longer pattern is no search but an attack.

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...collector.model.intervals import Intervals, total_within
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ...timeline.errors import UsageError
 from ...timeline.vocabulary import STEP, Category, LaneKind
 from . import search

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...collector.model.blame import OWN_WORK
-from ...timeline.commands import clean
+from ...timeline.commands.arguments import clean
 from ...timeline.vocabulary import LaneKind
 from .run import Run
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...collector.model.breakdown import EXPOSED, Breakdown
 from ...collector.model.intervals import EMPTY, Intervals, intersect, of_spans, subtract, union
-from ...timeline.trace import Trace, by_rank
+from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import SYNCHRONIZE, Category, LaneKind
 
 

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from ...timeline import recorder
-from ...timeline.shard_format import UNKNOWN_CALL, Call
+from ...timeline.record import recorder
+from ...timeline.record.shard_format import UNKNOWN_CALL, Call
 
 GRADIENT: Final = Call("gradient", blocking=False)
 

@@ -8,10 +8,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...timeline.flight import DEFAULT_KEEP as FLIGHT_KEEP
-from ...timeline.sampled_format import NO_STEP, Sampling
-from ...timeline.shard_parts import DEFAULT as DEFAULT_KEEP
-from ...timeline.shard_parts import Keep, parse_keep
+from ...timeline.record.flight import DEFAULT_KEEP as FLIGHT_KEEP
+from ...timeline.record.sampled_format import NO_STEP, Sampling
+from ...timeline.record.shard_parts import DEFAULT as DEFAULT_KEEP
+from ...timeline.record.shard_parts import Keep, parse_keep
 
 _log = logging.getLogger("tlkit.runtime")
 

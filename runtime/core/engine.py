@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ...timeline import recorder
 from ...timeline.errors import RuntimeFailure
-from ...timeline.shard_format import Call, ShardHeader
+from ...timeline.record import recorder
+from ...timeline.record.shard_format import Call, ShardHeader
 from . import calls, elastic_client, logs
 from .addresses import own_address
 from .binding import Binding, Group, Place

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...timeline import recorder
-from ...timeline.shard_format import describe_calls
+from ...timeline.record import recorder
+from ...timeline.record.shard_format import describe_calls
 from ...timeline.vocabulary import Category, LaneKind
 from .binding import Binding, Group, Pending
 from .control.messages import Response

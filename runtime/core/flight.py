@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from ...timeline import recorder
 from ...timeline.errors import TraceError
-from ...timeline.flight import FlightRecorder, SlowSteps
-from ...timeline.shard_writer import ShardWriter, uncaught
+from ...timeline.record import recorder
+from ...timeline.record.flight import FlightRecorder, SlowSteps
+from ...timeline.record.shard_writer import ShardWriter, uncaught
 
 _log = logging.getLogger("tlkit.runtime")
 

@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Callable
 
-from ...timeline import recorder
 from ...timeline.errors import TraceError
-from ...timeline.flight import DEFAULT_KEEP as FLIGHT_KEEP
-from ...timeline.flight import path_in
-from ...timeline.horovod_format import HorovodFormat
-from ...timeline.sampled_format import NO_STEP, format_for
-from ...timeline.shard_file import check_base, restart_path, shard_path
-from ...timeline.shard_format import ShardHeader
-from ...timeline.shard_writer import ShardWriter
+from ...timeline.record import recorder
+from ...timeline.record.flight import DEFAULT_KEEP as FLIGHT_KEEP
+from ...timeline.record.flight import path_in
+from ...timeline.record.horovod_format import HorovodFormat
+from ...timeline.record.sampled_format import NO_STEP, format_for
+from ...timeline.record.shard_file import check_base, restart_path, shard_path
+from ...timeline.record.shard_format import ShardHeader
+from ...timeline.record.shard_writer import ShardWriter
 from .binding import Binding
 from .config import Config
 from .control.service import ControlPlane

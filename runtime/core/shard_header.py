@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ... import __version__
-from ...timeline.shard_format import ShardClock, ShardHeader
+from ...timeline.record.shard_format import ShardClock, ShardHeader
 from .control.clock_sync import ClockOffset
 from .framework import used_framework
 from .topology import boot_id

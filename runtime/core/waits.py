@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ...timeline import recorder
-from ...timeline.shard_format import describe_calls
+from ...timeline.record import recorder
+from ...timeline.record.shard_format import describe_calls
 from .work import Handle
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...timeline.shard_format import Call, TensorLife
+from ...timeline.record.shard_format import Call, TensorLife
 from .control.messages import Request, Response
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from . import (
     captures,
     copies,

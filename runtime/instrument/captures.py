@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import GRAPH_REPLAY, Category, LaneKind
 from .patching import Patches
 

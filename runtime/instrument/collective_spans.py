@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ...timeline import recorder
-from ...timeline.shard_format import Call, describe_calls
+from ...timeline.record import recorder
+from ...timeline.record.shard_format import Call, describe_calls
 from ...timeline.vocabulary import Category, LaneKind
 
 _log = logging.getLogger("tlkit.instrument")

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import H2D_COPY, Category
 from .patching import Patches
 from .steps import tracker

@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch as fetchers
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORKER_START, Category, LaneKind
 from .patching import Patches
 from .steps import tracker

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import GPU_CLOCK_OFF, Category, LaneKind
 from . import captures, own_device
 

@@ -4,8 +4,8 @@ import logging
 import re
 from typing import Final
 
-from ...timeline import recorder
-from ...timeline.shard_writer import ShardWriter
+from ...timeline.record import recorder
+from ...timeline.record.shard_writer import ShardWriter
 from ...timeline.vocabulary import GARBAGE_COLLECTION
 from .steps import tracker
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ..core.calls import current_of_torch
 from .collective_spans import Collective, begin, here, reduction
 from .patching import Patches

@@ -3,8 +3,8 @@
 import gc
 from typing import Any, Final
 
-from ...timeline import recorder
-from ...timeline.nvtx_ranges import NvtxRanges
+from ...timeline.record import recorder
+from ...timeline.record.nvtx_ranges import NvtxRanges
 from ...timeline.vocabulary import GARBAGE_COLLECTION, Category, LaneKind
 
 #: Shorter collections cost nothing that anybody would notice.

@@ -8,7 +8,7 @@ import keras
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import DATA_WAIT, Category, LaneKind
 from . import model as torch_model
 from .patching import Patches

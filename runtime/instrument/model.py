@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import BACKWARD, FORWARD, INPUT_COUNTER, Category
 from . import device_time
 from .patching import Patches

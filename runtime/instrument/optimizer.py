@@ -10,7 +10,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import CHECKPOINT, OPTIMIZER_STEP, Category
 from .patching import Patches
 from .steps import tracker

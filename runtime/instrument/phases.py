@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import (
     BACKWARD,
     DATA_WAIT,

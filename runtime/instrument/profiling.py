@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 import torch.distributed as dist
 
-from ...timeline import recorder
-from ...timeline.merging import Beside
-from ...timeline.shard_file import private_opener
-from ...timeline.shard_format import ShardHeader
+from ...timeline.read.merging import Beside
+from ...timeline.record import recorder
+from ...timeline.record.shard_file import private_opener
+from ...timeline.record.shard_format import ShardHeader
 from ..core.topology import read_launched
 
 _log = logging.getLogger("tlkit.runtime")

@@ -19,13 +19,13 @@ import torch.distributed as dist
 # torch.distributed hands it on without exporting it, which type checkers refuse.
 from torch._C._distributed_c10d import PrefixStore
 
-from ...timeline import recorder
 from ...timeline.errors import RuntimeFailure, TraceError, UsageError
-from ...timeline.flight import DEFAULT_KEEP as FLIGHT_KEEP
-from ...timeline.flight import path_in
-from ...timeline.sampled_format import NO_STEP, format_for
-from ...timeline.shard_file import check_base, restart_path, shard_path
-from ...timeline.shard_writer import ShardWriter
+from ...timeline.record import recorder
+from ...timeline.record.flight import DEFAULT_KEEP as FLIGHT_KEEP
+from ...timeline.record.flight import path_in
+from ...timeline.record.sampled_format import NO_STEP, format_for
+from ...timeline.record.shard_file import check_base, restart_path, shard_path
+from ...timeline.record.shard_writer import ShardWriter
 from .. import tuning
 from ..core import engine, logs
 from ..core.config import Config

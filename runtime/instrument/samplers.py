@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU
 from . import allocator, amd, nvml, own_device
 from .own_device import InUse

@@ -7,9 +7,9 @@ marks the steps, until it has been silent for a while.
 import os
 from typing import Any, Final
 
-from ...timeline import recorder
-from ...timeline.nvtx_ranges import CAPTURE, NvtxRanges
-from ...timeline.shard_writer import ShardWriter
+from ...timeline.record import recorder
+from ...timeline.record.nvtx_ranges import CAPTURE, NvtxRanges
+from ...timeline.record.shard_writer import ShardWriter
 from ...timeline.vocabulary import STEP, Category, LaneKind
 
 #: After so many steps of other optimizers the marking one is taken for gone.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import SYNCHRONIZE, Category, LaneKind
 from .patching import Patches
 

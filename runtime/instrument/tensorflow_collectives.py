@@ -11,8 +11,8 @@ import tensorflow as tf
 from tensorflow.python.distribute.cross_device_utils import CollectiveReplicaLauncher
 from tensorflow.python.ops import control_flow_util
 
-from ...timeline import recorder
-from ...timeline.shard_format import Call, describe_calls
+from ...timeline.record import recorder
+from ...timeline.record.shard_format import Call, describe_calls
 from ...timeline.vocabulary import Category, LaneKind
 from .patching import Patches
 from .phases import phases

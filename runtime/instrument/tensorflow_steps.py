@@ -12,7 +12,7 @@ from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops import control_flow_util
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import DATA_WAIT, Category, LaneKind
 from .patching import Patches
 from .phases import phases

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import MEMCPY_OUT, Category, LaneKind
 from ..core.calls import GRADIENT, current_of_torch, handing_on
 from .collective_spans import Message, UnderWay, begin, forget, groups, here, reduction

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import RECV, SEND
 from .collective_spans import Message, forget, here
 from .patching import Patches

@@ -10,7 +10,7 @@ import struct
 from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATASET, Category, LaneKind
 
 _RECORD: Final = struct.Struct("<iiqqqq")

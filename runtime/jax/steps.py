@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ...timeline.vocabulary import DATA_WAIT, Category, LaneKind
 from ..instrument.steps import tracker
 

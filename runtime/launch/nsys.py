@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ...timeline.commands import parse_range
+from ...timeline.commands.arguments import parse_range
 from ...timeline.errors import UsageError
-from ...timeline.nsys_reports import COLLECTED, SUFFIX, import_collected
-from ...timeline.nvtx_ranges import CAPTURE, DOMAIN_NAME
+from ...timeline.read.nsys_reports import COLLECTED, SUFFIX, import_collected
+from ...timeline.record.nvtx_ranges import CAPTURE, DOMAIN_NAME
 
 #: Where the ranks find out which steps are to be captured.
 STEPS_VARIABLE: Final = "TLKIT_NSYS_STEPS"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ... import __version__
-from ...timeline.commands import Parser, with_completion
+from ...timeline.commands.arguments import Parser, with_completion
 from ...timeline.errors import UsageError
 from .flags import add_flags_of_hosts, add_flags_of_output, add_flags_of_transport
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 import torch
 from tensorflow.python.ops import control_flow_util
 
-from ...timeline.shard_format import Call
+from ...timeline.record.shard_format import Call
 from ..core import calls
 from ..core.process_sets import ProcessSet
 from ..instrument.phases import reducing

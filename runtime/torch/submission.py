@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from ...timeline import recorder
+from ...timeline.record import recorder
 from ..core import engine
 from ..core.calls import GRADIENT
 from ..core.control.messages import Request

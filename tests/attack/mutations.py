@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.unit.timeline.test_nsys import write_old_export
 from tests.unit.timeline.test_readers import HORO, shard
 from tlkit.timeline import open_trace
-from tlkit.timeline.export import write
+from tlkit.timeline.export.files import write
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Whole lines of recorded shards, so that a mutation is read in a tenth of a second.

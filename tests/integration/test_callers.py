@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tlkit.timeline import open_trace
-from tlkit.timeline.trace import Trace
+from tlkit.timeline.model.trace import Trace
 
 from .ranks import run_ranks
 

@@ -68,7 +68,7 @@ def tlkit(command: str, *arguments: str, **changes: str | None) -> subprocess.Co
             environment[name] = value
     modules = {
         "tl-analyze": "tlkit.collector.commands.analyze",
-        "tl-trace": "tlkit.timeline.cli",
+        "tl-trace": "tlkit.timeline.commands.trace",
         "tl-run": "tlkit.runtime.launch.cli",
     }
     return subprocess.run(

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tlkit.timeline import open_trace
-from tlkit.timeline.flight import RECORDING, WHY
+from tlkit.timeline.record.flight import RECORDING, WHY
 
 from .ranks import TL_RUN, environment_of, finish_ranks, fork_ranks, run_ranks, start_ranks
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tlkit.timeline import open_trace
-from tlkit.timeline.clocks import find_clocks
-from tlkit.timeline.trace import Clock
+from tlkit.timeline.model.clocks import find_clocks
+from tlkit.timeline.model.trace import Clock
 
 from .ranks import REPOSITORY, TL_RUN
 

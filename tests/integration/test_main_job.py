@@ -13,7 +13,7 @@ import pytest
 
 from tlkit.collector import Analysis, Finding, analyze
 from tlkit.timeline import Trace, open_trace
-from tlkit.timeline.conformance import check_trace_events
+from tlkit.timeline.commands.conformance import check_trace_events
 
 from .ranks import TL_RUN, run_script
 

@@ -129,7 +129,7 @@ def test_a_timeline_is_merged_into_a_report(recorded: Path, tmp_path: Path) -> N
     if not importers:
         pytest.skip("this nsys has no ImportNvtxt")
     converted = subprocess.run(
-        [sys.executable, "-m", "tlkit.timeline.cli", "convert", str(recorded / "t.json"), "-o", str(tmp_path / "t.nvtxt")],
+        [sys.executable, "-m", "tlkit.timeline.commands.trace", "convert", str(recorded / "t.json"), "-o", str(tmp_path / "t.nvtxt")],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert converted.returncode == 0, converted.stderr

@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TRACE = REPOSITORY / "samples" / "traces" / "slow-rank" / "t.json.gz"
 ANALYZE = (sys.executable, "-m", "tlkit.collector.commands.analyze", TRACE)
 DIFF = (sys.executable, "-m", "tlkit.collector.commands.diff", TRACE, TRACE)
-INFO = (sys.executable, "-m", "tlkit.timeline.cli", "info", TRACE)
+INFO = (sys.executable, "-m", "tlkit.timeline.commands.trace", "info", TRACE)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tlkit.timeline import open_trace
-from tlkit.timeline.cli import main
+from tlkit.timeline.commands.trace import main
 
 distributed = pytest.importorskip("distributed")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tlkit.timeline import open_trace
-from tlkit.timeline.conformance import check_trace_events
+from tlkit.timeline.commands.conformance import check_trace_events
 
 from .ranks import finish_ranks, run_ranks, start_ranks
 

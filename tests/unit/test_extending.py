@@ -11,7 +11,7 @@ from tests.traces import make_trace, uniform
 from tlkit.collector import analyze
 from tlkit.collector.analysis import measure
 from tlkit.collector.model.steps import find_steps
-from tlkit.timeline.source import Source
+from tlkit.timeline.read.source import Source
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 

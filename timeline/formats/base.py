@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ..source import Source
-from ..trace import Trace
+from ..model.trace import Trace
+from ..read.source import Source
 
 Progress = Callable[[int, int], None]
 """Called with the bytes read and the bytes in all."""

@@ -6,12 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..args import FileArgs
-from ..columns import TableBuilder, assemble
 from ..errors import TraceError
-from ..scanning import Events, check_proportion, decode_args, scan_all
-from ..source import Source
-from ..trace import (
+from ..model.columns import TableBuilder, assemble
+from ..model.trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,
@@ -22,6 +19,9 @@ from ..trace import (
     Trace,
     TraceMeta,
 )
+from ..read.args import FileArgs
+from ..read.source import Source
+from ..scanning import Events, check_proportion, decode_args, scan_all
 from ..vocabulary import Category, LaneKind
 from .base import Progress, count_up
 

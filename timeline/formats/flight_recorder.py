@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..clocks import MEETINGS
-from ..columns import TableBuilder
-from ..ending import OpenSpan, OpenTensor, RankEnd, make_end
 from ..errors import TraceError
-from ..source import Source
-from ..trace import (
+from ..model.clocks import MEETINGS
+from ..model.columns import TableBuilder
+from ..model.ending import OpenSpan, OpenTensor, RankEnd, make_end
+from ..model.trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,
@@ -26,6 +25,7 @@ from ..trace import (
     Trace,
     TraceMeta,
 )
+from ..read.source import Source
 from ..vocabulary import COLLECTIVE_KINDS, Category, LaneKind
 from .base import Progress
 from .flight_recorder_dump import PICKLE, Dump, Entry, read_dump

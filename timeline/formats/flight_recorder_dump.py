@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import TraceError
+from ..read.source import Source
 from ..scanning import check_proportion
-from ..source import Source
 from ..vocabulary import DTYPE_NBYTES
 from .plain_pickle import NotPlainError, read_plain_pickle
 

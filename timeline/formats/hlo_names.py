@@ -4,7 +4,7 @@ They are in the programs that a profile carries beside its events; numbers of fi
 """
 # ruff: noqa: PLR2004  numbers of fields
 
-from ..protobuf import BYTES, WireError, places
+from ..read.protobuf import BYTES, WireError, places
 from .xplane_space import Space
 
 METADATA_PLANE = "/host:metadata"

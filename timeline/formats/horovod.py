@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..columns import TableBuilder
-from ..ending import OpenSpan, OpenTensor, RankEnd, make_end
 from ..errors import TraceError
-from ..json_events import MOST_US, Event, args_of, iterate_events, nanoseconds
-from ..scanning import check_proportion
-from ..source import Source
-from ..trace import (
+from ..model.columns import TableBuilder
+from ..model.ending import OpenSpan, OpenTensor, RankEnd, make_end
+from ..model.trace import (
     SPAN_COLUMNS,
     STEP_COLUMNS,
     Clock,
     Trace,
     TraceMeta,
 )
+from ..read.json_events import MOST_US, Event, args_of, iterate_events, nanoseconds
+from ..read.source import Source
+from ..scanning import check_proportion
 from ..vocabulary import (
     COLLECTIVE_KINDS,
     CYCLE_START,

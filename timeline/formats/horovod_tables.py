@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ..columns import TableBuilder
-from ..trace import ARRIVAL_COLUMNS, COLLECTIVE_COLUMNS, COUNTER_COLUMNS, TENSOR_COLUMNS, make_table
+from ..model.columns import TableBuilder
+from ..model.trace import ARRIVAL_COLUMNS, COLLECTIVE_COLUMNS, COUNTER_COLUMNS, TENSOR_COLUMNS, make_table
 from ..vocabulary import CYCLE_COUNTER
 from .horovod_names import caller_of, common, parameters_of
 

@@ -14,13 +14,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from ..args import FileArgs
-from ..columns import TableBuilder
 from ..errors import TraceError
-from ..merging import Beside
-from ..scanning import Events, scan_all
-from ..source import Source
-from ..trace import (
+from ..model.columns import TableBuilder
+from ..model.trace import (
     ARRIVAL_COLUMNS,
     COUNTER_COLUMNS,
     TENSOR_COLUMNS,
@@ -28,6 +24,10 @@ from ..trace import (
     Trace,
     TraceMeta,
 )
+from ..read.args import FileArgs
+from ..read.merging import Beside
+from ..read.source import Source
+from ..scanning import Events, scan_all
 from ..vocabulary import Category
 from .base import Progress, count_up
 from .kineto_launches import BACKWARD, assemble_launches, find_launches, inside, is_loop, launched_by_backward

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ..columns import assemble
+from ..model.columns import assemble
+from ..model.trace import LAUNCH_COLUMNS
 from ..scanning import Events
-from ..trace import LAUNCH_COLUMNS
 
 #: Nodes of autograd: newer profilers wrap each in a function of the engine, those before 2022 show the node alone.
 BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function|^## backward ##$|^\w+Backward\d*$")

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ..columns import assemble
+from ..model.columns import assemble
+from ..model.trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
+from ..read.source import Source
 from ..scanning import Events
-from ..source import Source
-from ..trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
 from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
 from .kineto_callers import Asked, find_callers
 from .kineto_launches import Launches, launches_of

@@ -11,11 +11,9 @@ from typing import Final
 
 import msgspec
 
-from ..columns import TableBuilder
 from ..errors import TraceError
-from ..scanning import check_proportion
-from ..source import Source
-from ..trace import (
+from ..model.columns import TableBuilder
+from ..model.trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,
@@ -27,6 +25,8 @@ from ..trace import (
     Trace,
     TraceMeta,
 )
+from ..read.source import Source
+from ..scanning import check_proportion
 from ..vocabulary import Category, LaneKind
 from .base import Progress
 

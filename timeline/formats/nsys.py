@@ -12,10 +12,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ..columns import TableBuilder, assemble
 from ..errors import TraceError
-from ..source import Source
-from ..trace import (
+from ..model.columns import TableBuilder, assemble
+from ..model.trace import (
     ARRIVAL_COLUMNS,
     COUNTER_COLUMNS,
     SPAN_COLUMNS,
@@ -25,6 +24,7 @@ from ..trace import (
     Trace,
     TraceMeta,
 )
+from ..read.source import Source
 from ..vocabulary import NEGOTIATE_PREFIX, OPTIMIZER_STEP, STEP, SYNCHRONIZE, Category, LaneKind
 from .base import Progress
 from .nsys_database import PID_SHIFT, Call, Database, Export, Operation, Spans, lane_of, opened, thread_names, whole

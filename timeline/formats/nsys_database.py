@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..errors import TraceError
-from ..source import Source
+from ..read.source import Source
 from ..vocabulary import Category, LaneKind
 
 #: A table that is no table but asks somebody else for its rows.

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ..columns import TableBuilder
-from ..trace import COLLECTIVE_COLUMNS, LAUNCH_COLUMNS
+from ..model.columns import TableBuilder
+from ..model.trace import COLLECTIVE_COLUMNS, LAUNCH_COLUMNS
 from ..vocabulary import LaneKind
 from .nsys_database import Call, Export, Spans
 

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from ..columns import TableBuilder
 from ..errors import TraceError
-from ..protobuf import BYTES, VARINT, WireError, fields, read_varint
-from ..source import Source
-from ..trace import (
+from ..model.columns import TableBuilder
+from ..model.trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,
@@ -22,6 +20,8 @@ from ..trace import (
     Trace,
     TraceMeta,
 )
+from ..read.protobuf import BYTES, VARINT, WireError, fields, read_varint
+from ..read.source import Source
 from .base import Progress, count_up
 from .perfetto_events import Events
 from .perfetto_packets import PACKETS, packets

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ..columns import TableBuilder
-from ..protobuf import BYTES, WireError, double, fields, signed
+from ..model.columns import TableBuilder
+from ..model.trace import MAX_RANKS
+from ..read.protobuf import BYTES, WireError, double, fields, signed
+from ..read.source import Source
 from ..scanning import check_proportion, plain
-from ..source import Source
-from ..trace import MAX_RANKS
 from ..vocabulary import Category, LaneKind
 
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4

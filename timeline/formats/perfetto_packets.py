@@ -5,8 +5,8 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 from ..errors import TraceError
-from ..protobuf import WireError, fields, read_varint
-from ..source import Source
+from ..read.protobuf import WireError, fields, read_varint
+from ..read.source import Source
 
 #: The tag of a packet in the file.
 PACKETS: Final = b"\x0a"

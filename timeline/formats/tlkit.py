@@ -8,14 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..args import FileArgs
-from ..columns import TableBuilder, Times, assemble
-from ..ending import RankEnd
 from ..errors import TraceError
-from ..scanning import scan_all
-from ..source import Source
-from ..step_sums import PARTS
-from ..trace import (
+from ..model.columns import TableBuilder, Times, assemble
+from ..model.ending import RankEnd
+from ..model.step_sums import PARTS
+from ..model.trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,
@@ -29,6 +26,9 @@ from ..trace import (
     Trace,
     TraceMeta,
 )
+from ..read.args import FileArgs
+from ..read.source import Source
+from ..scanning import scan_all
 from ..vocabulary import FRAMEWORKS, Category
 from .base import Progress, count_up
 from .clock_readings import smooth

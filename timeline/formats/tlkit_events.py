@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..args import FileArgs
-from ..columns import Times
 from ..errors import TraceError
-from ..sampled_format import STEPS_EVENT
+from ..model.columns import Times
+from ..model.trace import MAX_RANKS
+from ..read.args import FileArgs
+from ..read.source import Source
+from ..record.sampled_format import STEPS_EVENT
 from ..scanning import Events, decode_args
-from ..source import Source
-from ..trace import MAX_RANKS
 from ..vocabulary import COLLECTIVE_KINDS, NEGOTIATE_PREFIX
 
 #: Args that are kept while a shard is scanned.

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..columns import Times
-from ..ending import OpenSpan, OpenTensor, RankEnd, make_end
+from ..model.columns import Times
+from ..model.ending import OpenSpan, OpenTensor, RankEnd, make_end
+from ..read.source import Source
 from ..scanning import Events
-from ..source import Source
 from ..vocabulary import (
     COLLECTIVE_KINDS,
     LANE_TIDS,

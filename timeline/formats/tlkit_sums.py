@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..step_sums import PARTS, WAIT
+from ..model.step_sums import PARTS, WAIT
 from ..vocabulary import BACKWARD, DATA_WAIT, FORWARD, H2D_COPY, OPTIMIZER_STEP, SYNCHRONIZE, Category, LaneKind
 from .tlkit_events import integer
 

@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from ..args import FileArgs
 from ..errors import TraceError
-from ..packed_tables import KEY, VERSION, unpack
+from ..model.trace import Trace
+from ..read.args import FileArgs
+from ..read.packed_tables import KEY, VERSION, unpack
+from ..read.source import Source
 from ..scanning import scan_all
-from ..source import Source
-from ..trace import Trace
 from . import chrome
 from .base import Progress, count_up
 

@@ -15,12 +15,12 @@ from typing import Final, overload
 
 import msgspec
 
-from ..columns import TableBuilder
 from ..errors import TraceError
-from ..protobuf import BYTES, VARINT, WireError, places, read_varint
+from ..model.columns import TableBuilder
+from ..model.trace import ARRIVAL_COLUMNS, COUNTER_COLUMNS, MAX_RANKS, TENSOR_COLUMNS, Clock, Trace, TraceMeta
+from ..read.protobuf import BYTES, VARINT, WireError, places, read_varint
+from ..read.source import Source
 from ..scanning import plain
-from ..source import Source
-from ..trace import ARRIVAL_COLUMNS, COUNTER_COLUMNS, MAX_RANKS, TENSOR_COLUMNS, Clock, Trace, TraceMeta
 from ..vocabulary import Category
 from .base import Progress, count_up
 from .hlo_names import METADATA_PLANE, Phases

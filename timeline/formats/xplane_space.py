@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..protobuf import BYTES, FIXED64, VARINT, WireError, double, places, read_varint, signed
+from ..read.protobuf import BYTES, FIXED64, VARINT, WireError, double, places, read_varint, signed
+from ..read.source import Source
 from ..scanning import check_proportion
-from ..source import Source
 
 #: Times beyond this are damage: 292 years have 2 ** 63 ns.
 MAX_NS: Final = 2**61

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ..columns import TableBuilder, assemble
-from ..trace import COLLECTIVE_COLUMNS, LAUNCH_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
+from ..model.columns import TableBuilder, assemble
+from ..model.trace import COLLECTIVE_COLUMNS, LAUNCH_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
 from .xplane_host import DEVICE_PLANE, DEVICE_STEPS, HOST_PLANE, Rows
 from .xplane_names import called, collective_kind, is_loader_thread, is_wait
 from .xplane_space import Line, Plane, Space

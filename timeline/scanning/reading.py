@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 
 from ..errors import TraceError
-from ..source import Source
+from ..read.source import Source
 from .events import Events, Key
 from .odd import LONGEST_EVENT, Event, OddEvents
 from .parts import DTYPES, Part, join

@@ -7,7 +7,7 @@ short, or so many names, or so much that is no JSON: such a file is refused whil
 from typing import Final
 
 from ..errors import TraceError
-from ..source import Source
+from ..read.source import Source
 
 #: An event takes some 130 bytes of tables, a name of its own some 300: three times what these take in the file.
 MIN_EVENT_NBYTES: Final = 40

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Final
 
-from tlkit.timeline.horovod_format import HorovodFormat
-from tlkit.timeline.shard_format import ShardClock, ShardHeader, TensorLife
+from tlkit.timeline.record.horovod_format import HorovodFormat
+from tlkit.timeline.record.shard_format import ShardClock, ShardHeader, TensorLife
 
 from .jobs import Job
 from .recording import Executed, Recording

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tlkit.timeline.shard_format import ShardClock, ShardFormat, ShardHeader, TensorLife
+from tlkit.timeline.record.shard_format import ShardClock, ShardFormat, ShardHeader, TensorLife
 
 from .jobs import Job
 from .noise import Noise, drifts

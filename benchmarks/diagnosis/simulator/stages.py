@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from tlkit.timeline.shard_format import ShardClock, ShardFormat, ShardHeader
+from tlkit.timeline.record.shard_format import ShardClock, ShardFormat, ShardHeader
 
 from .noise import Floats, Noise
 

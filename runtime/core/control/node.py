@@ -7,7 +7,7 @@ the rank's own threads (`service.py`), or a test which runs many ranks in one th
 import logging
 from collections.abc import Callable, Sequence
 
-from ....timeline import recorder
+from ....timeline.record import recorder
 from ....timeline.vocabulary import CYCLE_START
 from ..config import Config
 from ..executor import Executor

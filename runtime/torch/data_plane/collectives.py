@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from ....timeline import recorder
+from ....timeline.record import recorder
 from ....timeline.vocabulary import MEMCPY_IN, MEMCPY_OUT, Category, LaneKind
 from ...core.kinds import Kind
 from ...core.operations import ReduceOp

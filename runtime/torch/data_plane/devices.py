@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ....timeline import recorder
+from ....timeline.record import recorder
 from ...core.work import Entry
 
 #: torch leaves its classes untyped.

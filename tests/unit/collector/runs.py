@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tests.traces import MS
-from tlkit.timeline.columns import TableBuilder
-from tlkit.timeline.trace import (
+from tlkit.timeline.model.columns import TableBuilder
+from tlkit.timeline.model.trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,

@@ -24,7 +24,7 @@ from tlkit.collector.model.blame import (
 )
 from tlkit.collector.model.parts_graph import ORDER, frontier
 from tlkit.collector.model.steps import find_steps
-from tlkit.timeline.trace import Clock, Trace
+from tlkit.timeline.model.trace import Clock, Trace
 
 from .runs import Plan, even, load, plans, record, straggling
 

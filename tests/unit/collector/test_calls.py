@@ -11,7 +11,7 @@ from tlkit.collector.analysis import measure
 from tlkit.collector.facts import Facts
 from tlkit.collector.findings.calls import BlockingCalls
 from tlkit.collector.model.steps import find_steps
-from tlkit.timeline.trace import COLLECTIVE_COLUMNS, Trace, make_table
+from tlkit.timeline.model.trace import COLLECTIVE_COLUMNS, Trace, make_table
 
 #: Three calls of 5 ms each after the optimizer; the first collective of a step is the gradients'.
 STEP: Parts = [

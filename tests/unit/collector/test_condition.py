@@ -12,8 +12,8 @@ from tlkit.collector import analyze, make_report
 from tlkit.collector.model.condition import Condition, find_condition
 from tlkit.collector.model.steps import find_steps
 from tlkit.timeline import open_trace
-from tlkit.timeline.ending import OpenSpan, OpenTensor, RankEnd, make_end
-from tlkit.timeline.trace import COUNTER_COLUMNS, Clock, Trace, make_table
+from tlkit.timeline.model.ending import OpenSpan, OpenTensor, RankEnd, make_end
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, Clock, Trace, make_table
 
 STEP = {"data": 1, "forward": 30, "backward": 60, "wait:negotiate": 1, "wait:collective": 4, "optimizer": 4}
 STEP_NS = 100 * MS

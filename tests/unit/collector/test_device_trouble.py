@@ -8,8 +8,8 @@ import pytest
 
 from tests.traces import MS
 from tlkit.collector import analyze
-from tlkit.timeline.columns import TableBuilder
-from tlkit.timeline.trace import COUNTER_COLUMNS, Trace
+from tlkit.timeline.model.columns import TableBuilder
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace
 
 from .runs import Plan, even, record
 

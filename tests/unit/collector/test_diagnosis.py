@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tests.traces import MS, Parts, make_trace, uniform
 from tlkit.collector import analyze, make_report
-from tlkit.timeline.trace import SPAN_COLUMNS, make_table
+from tlkit.timeline.model.trace import SPAN_COLUMNS, make_table
 from tlkit.timeline.vocabulary import Category
 
 HEALTHY = {"data": 0.5, "forward": 30, "backward": 60, "wait:collective": 2, "optimizer": 3, "host": 2}

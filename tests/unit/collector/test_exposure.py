@@ -12,7 +12,7 @@ from tlkit.collector.model.bandwidth import fit_line
 from tlkit.collector.model.breakdown import EXPOSED, IDLE
 from tlkit.collector.model.exposure import exposed_by, exposed_by_collective, layer_of
 from tlkit.collector.reports.summary import summarize
-from tlkit.timeline.trace import Trace
+from tlkit.timeline.model.trace import Trace
 
 from .runs import even, record, straggling
 

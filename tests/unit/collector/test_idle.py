@@ -17,7 +17,7 @@ from tlkit.collector.model.idle import REASONS, divide_idle
 from tlkit.collector.model.intervals import intersect, normalise, total
 from tlkit.collector.reports.report import make_report
 from tlkit.timeline import open_trace
-from tlkit.timeline.trace import LAUNCH_COLUMNS, SPAN_COLUMNS, make_table
+from tlkit.timeline.model.trace import LAUNCH_COLUMNS, SPAN_COLUMNS, make_table
 
 Event = dict[str, Any]
 

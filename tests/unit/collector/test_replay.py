@@ -17,7 +17,7 @@ from tlkit.collector.model.breakdown import PARTS
 from tlkit.collector.model.steps import find_steps
 from tlkit.collector.predict.change import Change, all_of
 from tlkit.collector.predict.replay import Replay
-from tlkit.timeline.trace import COLLECTIVE_COLUMNS, Trace, make_table
+from tlkit.timeline.model.trace import COLLECTIVE_COLUMNS, Trace, make_table
 
 from .runs import Plan, ends_of, even, load, plans, record, straggling
 

@@ -14,7 +14,7 @@ from tlkit.collector import Analysis, Finding, analyze
 from tlkit.collector.findings import GROUP, all_rules, run_level
 from tlkit.collector.predict.change import Change
 from tlkit.timeline.errors import UsageError
-from tlkit.timeline.trace import COUNTER_COLUMNS, SPAN_COLUMNS, TENSOR_COLUMNS, Trace, make_table
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, SPAN_COLUMNS, TENSOR_COLUMNS, Trace, make_table
 from tlkit.timeline.vocabulary import GARBAGE_COLLECTION, WORKER_START, Category
 
 from .test_diagnosis import HEALTHY, changed, jittered

@@ -12,7 +12,7 @@ from tlkit.collector.service.alerts import ARRIVAL_S, Alerts
 from tlkit.collector.service.live import Follower
 from tlkit.collector.service.metrics import MOST_LABEL, label, to_prometheus
 from tlkit.timeline.errors import TraceNotFoundError
-from tlkit.timeline.trace import COUNTER_COLUMNS, make_table
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, make_table
 
 from .test_diagnosis import changed, jittered
 

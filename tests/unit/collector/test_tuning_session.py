@@ -16,7 +16,7 @@ from tlkit.collector.tuning.outcome import How, Kept
 from tlkit.collector.tuning.report import render, to_json
 from tlkit.collector.tuning.session import Session, Wishes
 from tlkit.collector.tuning.settings import SETTINGS, Candidate
-from tlkit.timeline.console import make_console
+from tlkit.timeline.commands.console import make_console
 from tlkit.timeline.errors import UsageError
 from tlkit.timeline.trials import Block, LoaderSeen, RankTrial, Seen
 

@@ -59,12 +59,15 @@ def test_without_a_compiler_the_wheel_is_built_without_what_is_compiled(tmp_path
     without = build(tmp_path, {"CC": "/bin/false"})
     with zipfile.ZipFile(without) as archive:
         names = set(archive.namelist())
-    assert {"tlkit/timeline/scanning/portable.py", "tlkit/timeline/recording/portable.py"} <= names
+    assert {"tlkit/timeline/scanning/portable.py", "tlkit/timeline/record/queue/portable.py"} <= names
     assert not [name for name in names if name.endswith(".so")]
     if shutil.which("gcc") or shutil.which("cc"):
         with zipfile.ZipFile(wheel) as archive:
             compiled = [name for name in archive.namelist() if name.endswith(".so")]
-        assert sorted(name.split("/")[2] for name in compiled) == ["recording", "scanning"]
+        assert sorted(name.rpartition("/")[0] for name in compiled) == [
+            "tlkit/timeline/record/queue",
+            "tlkit/timeline/scanning",
+        ]
 
 
 def test_every_file_of_a_wheel_is_recorded(wheel: Path) -> None:

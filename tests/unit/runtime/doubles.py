@@ -11,9 +11,9 @@ from tlkit.runtime.core import shard_header as headers
 from tlkit.runtime.core.control.clock_sync import SAME_CLOCK
 from tlkit.runtime.instrument import device_time
 from tlkit.runtime.instrument.device_time import Anchor
-from tlkit.timeline import recorder, shard_writer
-from tlkit.timeline.recording import portable
-from tlkit.timeline.shard_writer import ShardWriter
+from tlkit.timeline.record import recorder, shard_writer
+from tlkit.timeline.record.queue import portable
+from tlkit.timeline.record.shard_writer import ShardWriter
 from tlkit.timeline.vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, SYNCHRONIZE, LaneKind
 
 MS = 1_000_000

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tlkit.runtime.core import calls
-from tlkit.timeline import recorder
-from tlkit.timeline.shard_format import UNKNOWN_CALL, Call, ShardClock, ShardHeader
-from tlkit.timeline.shard_writer import ShardWriter
+from tlkit.timeline.record import recorder
+from tlkit.timeline.record.shard_format import UNKNOWN_CALL, Call, ShardClock, ShardHeader
+from tlkit.timeline.record.shard_writer import ShardWriter
 
 TORCH = str(Path(torch.__file__).parent)
 C10D = f"{TORCH}/distributed/distributed_c10d.py"

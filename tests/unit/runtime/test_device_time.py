@@ -9,7 +9,8 @@ import torch
 
 from tlkit.collector import analyze
 from tlkit.runtime.instrument import copies, device_time, model, optimizer
-from tlkit.timeline import open_trace, recorder
+from tlkit.timeline import open_trace
+from tlkit.timeline.record import recorder
 from tlkit.timeline.vocabulary import BACKWARD, FORWARD, Category, LaneKind
 
 from .doubles import MS, Device, start, use_clock_of

@@ -11,7 +11,8 @@ import torch
 from tlkit.collector import analyze
 from tlkit.runtime.instrument import captures, device_time, stream_waits, torch_collectives
 from tlkit.runtime.instrument.device_time import DeviceTime
-from tlkit.timeline import open_trace, recorder
+from tlkit.timeline import open_trace
+from tlkit.timeline.record import recorder
 from tlkit.timeline.vocabulary import Category, LaneKind
 
 from .doubles import MS, START_NS, Device, record, start, use_clock_of

@@ -15,7 +15,7 @@ from tlkit.runtime.core.control.messages import Request, Response
 from tlkit.runtime.core.executor import Executor
 from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.work import Batch, Completions, Entry, Handle
-from tlkit.timeline import recorder
+from tlkit.timeline.record import recorder
 
 from .doubles import start
 

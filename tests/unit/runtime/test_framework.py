@@ -8,7 +8,8 @@ from tests.unit.runtime import doubles
 from tests.unit.timeline.test_readers import shard
 from tlkit.runtime.core import framework
 from tlkit.runtime.core.framework import use_framework, used_framework
-from tlkit.timeline import open_trace, recorder
+from tlkit.timeline import open_trace
+from tlkit.timeline.record import recorder
 from tlkit.timeline.vocabulary import FORWARD, FRAMEWORKS, Category
 
 

@@ -10,7 +10,7 @@ from tlkit.runtime.launch.cli import _with_values_joined
 from tlkit.runtime.launch.nsys import finish, nsys_command
 from tlkit.runtime.launch.options import make_parser
 from tlkit.timeline.errors import TraceError, UsageError
-from tlkit.timeline.nsys_reports import as_sqlite
+from tlkit.timeline.read.nsys_reports import as_sqlite
 
 
 @pytest.fixture

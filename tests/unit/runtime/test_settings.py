@@ -11,7 +11,7 @@ from tlkit.runtime.core import logs
 from tlkit.runtime.core.config import Config
 from tlkit.runtime.core.topology import Topology, read_launched
 from tlkit.timeline.errors import UsageError
-from tlkit.timeline.sampled_format import NO_STEP, Sampling
+from tlkit.timeline.record.sampled_format import NO_STEP, Sampling
 
 
 def test_settings_have_horovods_defaults() -> None:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tlkit.timeline import cache, cache_entries, open_trace
-from tlkit.timeline.trace import TABLES, Trace
+from tlkit.timeline import open_trace
+from tlkit.timeline.model.trace import TABLES, Trace
+from tlkit.timeline.read import cache, cache_entries
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 

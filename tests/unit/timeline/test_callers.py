@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from tlkit.timeline import open_trace, recorder
-from tlkit.timeline.selection import select
-from tlkit.timeline.shard_file import shard_path
-from tlkit.timeline.shard_format import UNKNOWN_CALL, Call, ShardClock, ShardHeader, TensorLife, describe_calls
-from tlkit.timeline.shard_writer import ShardWriter
-from tlkit.timeline.trace import COLLECTIVE_COLUMNS, TENSOR_COLUMNS, Trace, make_table
+from tlkit.timeline import open_trace
+from tlkit.timeline.model.selection import select
+from tlkit.timeline.model.trace import COLLECTIVE_COLUMNS, TENSOR_COLUMNS, Trace, make_table
+from tlkit.timeline.record import recorder
+from tlkit.timeline.record.shard_file import shard_path
+from tlkit.timeline.record.shard_format import UNKNOWN_CALL, Call, ShardClock, ShardHeader, TensorLife, describe_calls
+from tlkit.timeline.record.shard_writer import ShardWriter
 from tlkit.timeline.vocabulary import Category, LaneKind
 
 GRADIENT = Call("gradient", blocking=False)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import examples
 from tlkit.timeline import open_trace
-from tlkit.timeline.clocks import align, compare, find_clocks
-from tlkit.timeline.trace import (
+from tlkit.timeline.model.clocks import align, compare, find_clocks
+from tlkit.timeline.model.trace import (
     ARRIVAL_COLUMNS,
     COLLECTIVE_COLUMNS,
     COUNTER_COLUMNS,

@@ -13,8 +13,12 @@ import pytest
         ("collector.commands.diff", ["a", "b", "--fail-if-slow3r=5%"], "did you mean --fail-if-slower?"),
         ("runtime.launch.cli", ["-np", "2", "--fusion-treshold-mb", "3", "x"], "did you mean --fusion-threshold-mb?"),
         ("runtime.launch.cli", ["-npp", "2", "python", "t.py"], "did you mean -np?"),
-        ("timeline.cli", ["inof", "t.json"], "did you mean info?"),
-        ("timeline.cli", ["slice", "t.json", "-o", "x", "--categoires", "data"], "did you mean --categories?"),
+        ("timeline.commands.trace", ["inof", "t.json"], "did you mean info?"),
+        (
+            "timeline.commands.trace",
+            ["slice", "t.json", "-o", "x", "--categoires", "data"],
+            "did you mean --categories?",
+        ),
         (
             "collector.service.cli",
             ["push", "t.json", "--to", "http://h", "--tokn-file", "x"],

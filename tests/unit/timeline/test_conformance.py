@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tlkit.timeline.conformance import check_trace_events
+from tlkit.timeline.commands.conformance import check_trace_events
 
 SPAN = {"name": "a", "cat": "c", "ph": "X", "pid": 0, "tid": 0, "ts": 0, "dur": 10}
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tlkit.timeline import open_trace
-from tlkit.timeline.flight import WHY, FlightRecorder, SlowSteps, path_in, why_of
-from tlkit.timeline.shard_format import ShardClock, ShardHeader
-from tlkit.timeline.shard_parts import parse_keep
-from tlkit.timeline.shard_writer import ShardWriter
+from tlkit.timeline.record.flight import WHY, FlightRecorder, SlowSteps, path_in, why_of
+from tlkit.timeline.record.shard_format import ShardClock, ShardHeader
+from tlkit.timeline.record.shard_parts import parse_keep
+from tlkit.timeline.record.shard_writer import ShardWriter
 from tlkit.timeline.vocabulary import LANE_TIDS, STEP, LaneKind
 
 MS = 1_000_000

@@ -15,9 +15,9 @@ import pytest
 from tests.unit.timeline.test_readers import shard
 from tlkit.collector import analyze
 from tlkit.timeline import TraceError, open_trace
-from tlkit.timeline.columns import TableBuilder
-from tlkit.timeline.export import write
-from tlkit.timeline.trace import ARRIVAL_COLUMNS
+from tlkit.timeline.export.files import write
+from tlkit.timeline.model.columns import TableBuilder
+from tlkit.timeline.model.trace import ARRIVAL_COLUMNS
 
 SPAN = {"name": "s", "ph": "X", "pid": 0, "tid": 0, "ts": 1, "dur": 5}
 

@@ -10,7 +10,7 @@ import pytest
 
 from tlkit.timeline import open_trace
 from tlkit.timeline.errors import TraceError
-from tlkit.timeline.merging import Beside
+from tlkit.timeline.read.merging import Beside
 
 MS = 1000
 RUN_UNIX_NS = 1_790_000_000_000_000_000

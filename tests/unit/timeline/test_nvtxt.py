@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces import make_trace, uniform
-from tlkit.timeline.nvtxt import _nested, _quoted, write_nvtxt
+from tlkit.timeline.export.nvtxt import _nested, _quoted, write_nvtxt
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=30))

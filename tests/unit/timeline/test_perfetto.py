@@ -15,9 +15,9 @@ from tests.fuzzing import examples
 from tests.traces import make_trace, uniform
 from tlkit.collector.commands.analyze import main
 from tlkit.timeline import TraceError, open_trace
-from tlkit.timeline.export import write
-from tlkit.timeline.perfetto_file import _nested
-from tlkit.timeline.protobuf import WireError, double, fields, number, real, signed, text, varint
+from tlkit.timeline.export.files import write
+from tlkit.timeline.export.perfetto_file import _nested
+from tlkit.timeline.read.protobuf import WireError, double, fields, number, real, signed, text, varint
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SAMPLE = REPOSITORY / "samples" / "formats" / "perfetto" / "phases.pftrace"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tlkit.timeline import formats
-from tlkit.timeline.cli import main
+from tlkit.timeline.commands.trace import main
 
 
 def refuse(*_: Any) -> Any:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tlkit.timeline import progress
+from tlkit.timeline.commands import progress
 
 
 class Terminal(io.StringIO):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tlkit.timeline import TraceError, open_trace
 from tlkit.timeline.errors import TraceNotFoundError, UnknownFormatError
-from tlkit.timeline.json_events import iterate_events
-from tlkit.timeline.shard_format import ShardClock, ShardFormat, ShardHeader, TensorLife
-from tlkit.timeline.source import Source
+from tlkit.timeline.read.json_events import iterate_events
+from tlkit.timeline.read.source import Source
+from tlkit.timeline.record.shard_format import ShardClock, ShardFormat, ShardHeader, TensorLife
 from tlkit.timeline.vocabulary import Category
 
 HORO = """[

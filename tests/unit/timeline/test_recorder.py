@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tlkit.timeline import recorder
 from tlkit.timeline.errors import TraceError
-from tlkit.timeline.shard_file import shard_path
-from tlkit.timeline.shard_format import ShardClock, ShardHeader, TensorLife
-from tlkit.timeline.shard_writer import ShardWriter
+from tlkit.timeline.record import recorder
+from tlkit.timeline.record.shard_file import shard_path
+from tlkit.timeline.record.shard_format import ShardClock, ShardHeader, TensorLife
+from tlkit.timeline.record.shard_writer import ShardWriter
 from tlkit.timeline.vocabulary import Category, LaneKind
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tlkit.timeline.horovod_format import HorovodFormat
-from tlkit.timeline.recording import Call, load_compiled, portable
-from tlkit.timeline.shard_format import ShardClock, ShardFormat, ShardHeader
-from tlkit.timeline.thread_time import StepTime, ThreadTime
+from tlkit.timeline.record.horovod_format import HorovodFormat
+from tlkit.timeline.record.queue import Call, load_compiled, portable
+from tlkit.timeline.record.shard_format import ShardClock, ShardFormat, ShardHeader
+from tlkit.timeline.record.thread_time import StepTime, ThreadTime
 from tlkit.timeline.vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, Category, LaneKind
 
 compiled = load_compiled()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import examples
 from tlkit.timeline.errors import TraceError
+from tlkit.timeline.read.source import Source
 from tlkit.timeline.scanning import has_compiled_scanner, portable, scan
 from tlkit.timeline.scanning import reading as scan_module
-from tlkit.timeline.source import Source
 
 INTEGERS = ("correlation", "External id")
 TEXTS = ("stream", "Collective name")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tlkit.timeline.errors import TraceError
-from tlkit.timeline.shard_file import check_base, close_shard, open_shard, private_opener
+from tlkit.timeline.record.shard_file import check_base, close_shard, open_shard, private_opener
 
 
 def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

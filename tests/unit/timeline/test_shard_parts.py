@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from tlkit.collector.model.steps import find_steps
-from tlkit.timeline import open_trace, recorder, shard_writer
-from tlkit.timeline.sampled_format import NO_STEP, format_for
-from tlkit.timeline.shard_format import ShardClock, ShardFormat, ShardHeader
-from tlkit.timeline.shard_parts import Keep, Parts, parse_keep
-from tlkit.timeline.shard_writer import ShardWriter
+from tlkit.timeline import open_trace
+from tlkit.timeline.record import recorder, shard_writer
+from tlkit.timeline.record.sampled_format import NO_STEP, format_for
+from tlkit.timeline.record.shard_format import ShardClock, ShardFormat, ShardHeader
+from tlkit.timeline.record.shard_parts import Keep, Parts, parse_keep
+from tlkit.timeline.record.shard_writer import ShardWriter
 from tlkit.timeline.vocabulary import LANE_TIDS, STEP, LaneKind
 
 COMPUTE, STEPS = LANE_TIDS[LaneKind.COMPUTE], LANE_TIDS[LaneKind.STEPS]

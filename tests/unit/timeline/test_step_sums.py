@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tlkit.collector.model.breakdown import IDLE, break_down
 from tlkit.collector.model.steps import find_steps
 from tlkit.timeline import open_trace
-from tlkit.timeline.sampled_format import NO_STEP, SampledFormat, Sampling
-from tlkit.timeline.shard_format import Call, ShardClock, ShardFormat, ShardHeader, TensorLife
-from tlkit.timeline.step_sums import PARTS, WAIT
+from tlkit.timeline.model.step_sums import PARTS, WAIT
+from tlkit.timeline.record.sampled_format import NO_STEP, SampledFormat, Sampling
+from tlkit.timeline.record.shard_format import Call, ShardClock, ShardFormat, ShardHeader, TensorLife
 from tlkit.timeline.vocabulary import LANE_TIDS, STEP, SYNCHRONIZE, LaneKind
 
 COMPUTE, DATA, STEPS = (LANE_TIDS[kind] for kind in (LaneKind.COMPUTE, LaneKind.DATA, LaneKind.STEPS))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tlkit.timeline import recorder
-from tlkit.timeline.shard_format import ShardClock, ShardHeader
-from tlkit.timeline.shard_writer import ShardWriter
-from tlkit.timeline.thread_time import StepTime, ThreadTime
+from tlkit.timeline.record import recorder
+from tlkit.timeline.record.shard_format import ShardClock, ShardHeader
+from tlkit.timeline.record.shard_writer import ShardWriter
+from tlkit.timeline.record.thread_time import StepTime, ThreadTime
 from tlkit.timeline.vocabulary import SYNCHRONIZE, Category
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import examples
 from tlkit.timeline import open_trace
-from tlkit.timeline.cli import main
-from tlkit.timeline.summary import union_ns
+from tlkit.timeline.commands.summary import union_ns
+from tlkit.timeline.commands.trace import main
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 

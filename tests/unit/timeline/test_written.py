@@ -7,10 +7,11 @@ import pytest
 
 from tests.traces import make_trace, uniform
 from tlkit.collector.commands.diff import main as diff
-from tlkit.timeline import export, open_trace
-from tlkit.timeline.cli import main
-from tlkit.timeline.selection import select
-from tlkit.timeline.trace import TABLES, Trace
+from tlkit.timeline import open_trace
+from tlkit.timeline.commands.trace import main
+from tlkit.timeline.export import files as export
+from tlkit.timeline.model.selection import select
+from tlkit.timeline.model.trace import TABLES, Trace
 
 STEP = {"data": 1, "forward": 30, "backward": 50, "wait:negotiate": 4, "wait:collective": 10, "optimizer": 4, "host": 5}
 

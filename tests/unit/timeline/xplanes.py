@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from tlkit.timeline.protobuf import number, real, text
+from tlkit.timeline.read.protobuf import number, real, text
 
 
 @dataclass

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.traces import MS, make_trace
 from tlkit.collector import analyze
 from tlkit.dashboard.timeline.run import Run
-from tlkit.timeline.trace import SPAN_COLUMNS, Trace, make_table
+from tlkit.timeline.model.trace import SPAN_COLUMNS, Trace, make_table
 
 #: Of two ranks the second works 30 ms longer; the first waits for it.
 STEPS = 8

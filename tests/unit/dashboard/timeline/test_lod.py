@@ -8,7 +8,7 @@ from tests.fuzzing import examples
 from tests.traces import make_trace
 from tlkit.dashboard.timeline.lod import SHADES, view
 from tlkit.dashboard.timeline.rows import CATEGORIES, MOST_DEPTH, make_rows
-from tlkit.timeline.trace import SPAN_COLUMNS, Trace, make_table
+from tlkit.timeline.model.trace import SPAN_COLUMNS, Trace, make_table
 
 spans = st.lists(
     st.tuples(

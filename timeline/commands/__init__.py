@@ -1,0 +1,1 @@
+"""`tl-trace`, and what all commands share: arguments, tables, progress bars."""

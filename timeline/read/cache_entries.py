@@ -1,0 +1,141 @@
+"""The folders in which the cache keeps traces: which of them are its own, and which of those go.
+
+`TLKIT_CACHE_DIR` may be any folder, with anything else in it.  An entry carries a mark, a file that names it and that only this
+module writes; what has no mark is neither read nor removed.  Even of an entry only the files that the cache writes are removed,
+so that what somebody has put beside them stays.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+#: In every entry: what made it, and a digest of its description.
+MARK: Final = "tlkit-cache-entry"
+DESCRIPTION: Final = "trace.json"
+_KEY: Final = re.compile(r"[0-9a-f]{40}")
+_SCRATCH: Final = ".writing-"
+_OWN_FILES: Final = re.compile(r"trace\.json|[a-z]+[0-9]*\.parquet")
+#: An entry that somebody has been writing for longer was given up.
+_WRITING_S: Final = 24 * 3600
+
+_log = logging.getLogger("tlkit.timeline")
+
+
+def create(base: Path) -> Path:
+    """A new folder for an entry, that only this user can read; `base` is made if it is not there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=base))
+    _write(folder / MARK, b"")
+    return folder
+
+
+def touch(path: Path) -> Path:
+    """Make a file that only this user can read; who writes to it then leaves that as it is."""
+    _write(path, b"")
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def put_in_place(scratch: Path, target: Path, description: dict[str, Any]) -> None:
+    """Finish an entry, and give it its name.
+
+    Raises:
+        OSError: it cannot be written, or its place is taken by something that is no entry.
+    """
+    content = json.dumps(description).encode()
+    _write(scratch / DESCRIPTION, content)
+    _write(scratch / MARK, _mark_of(content))
+    try:
+        scratch.rename(target)
+    except OSError:
+        remove(scratch)
+        if not is_own(target):
+            raise  # else another process was faster
+
+
+def _mark_of(description: bytes) -> bytes:
+    return b"tlkit.timeline.read.cache " + hashlib.blake2b(description, digest_size=20).hexdigest().encode()
+
+
+def is_own(folder: Path) -> bool:
+    """Whether a folder is an entry that this user's cache has made, whatever may have become of it."""
+    if not (_KEY.fullmatch(folder.name) or folder.name.startswith(_SCRATCH)):
+        return False
+    try:
+        found, mark = folder.lstat(), (folder / MARK).lstat()
+    except OSError:
+        return False
+    return found.st_uid == mark.st_uid == os.geteuid() and folder.is_dir() and not folder.is_symlink()
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """What an entry says of its trace.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not what was written.
+    """
+    content = (folder / DESCRIPTION).read_bytes()
+    if (folder / MARK).read_bytes() != _mark_of(content):
+        raise ValueError("the description is not the one that was written")
+    described: dict[str, Any] = json.loads(content)
+    return described
+
+
+def remove(folder: Path) -> None:
+    """Remove an entry, and nothing that the cache has not written."""
+    if not is_own(folder):
+        return
+    try:
+        for path in folder.iterdir():
+            if _OWN_FILES.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        if [path.name for path in folder.iterdir()] == [MARK]:
+            # The mark goes last: whoever is stopped before it leaves an entry that can still be removed.
+            (folder / MARK).unlink(missing_ok=True)
+            folder.rmdir()
+    except OSError as error:
+        _log.debug("the entry %s cannot be removed: %s", folder, error)
+
+
+def forget_oldest(base: Path, newest: str, most_nbytes: int, now_s: float) -> None:
+    """Keep the entries within a limit; those that were not used for the longest time go first.
+
+    Args:
+        newest: name of the entry that stays, however large.
+        now_s: the time of day, as that of files, which shows what was given up half written.
+    """
+    kept = []
+    for folder in base.iterdir():
+        if not is_own(folder):
+            continue
+        try:
+            used_s = folder.stat().st_mtime
+            nbytes = sum(path.stat().st_size for path in folder.iterdir())
+        except OSError:  # another process was faster
+            continue
+        if not folder.name.startswith(_SCRATCH):
+            kept.append((used_s, nbytes, folder))
+        elif now_s - used_s > _WRITING_S:
+            remove(folder)
+    total = sum(nbytes for _, nbytes, _ in kept)
+    for _, nbytes, folder in sorted(kept):
+        if total <= most_nbytes:
+            return
+        if folder.name != newest:
+            remove(folder)
+            total -= nbytes
