@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -47,7 +47,7 @@ class Job:
             mpirun = shutil.which("mpirun", path=f"{BIN}:{os.environ['PATH']}")
             launcher = [str(mpirun), "--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
         self._process = subprocess.Popen([*launcher, sys.executable, *command], env=settings)
-        self._files = []
+        self._files: list[TextIO] = []
         with listener:
             # Frameworks take long to import where others work, too: whether the job is still there is what counts.
             while len(self._files) < ranks:

@@ -37,7 +37,7 @@ PAGES: Final[dict[str, tuple[str, Page]]] = {
 #: How often a live page asks whether there is something new, ms.
 REFRESH_MS: Final = 1000
 #: Longer addresses are nobody's.
-MOST_QUERY: Final = 2000
+MAX_QUERY: Final = 2000
 
 
 #: Dash's own page says neither its language nor how wide it wants to be.
@@ -244,7 +244,7 @@ def only_changes(now: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ..
 def asked(search: str | None) -> dict[str, str]:
     """What the address asks for beside the page."""
     try:
-        return dict(parse_qsl((search or "").removeprefix("?")[:MOST_QUERY], max_num_fields=20))
+        return dict(parse_qsl((search or "").removeprefix("?")[:MAX_QUERY], max_num_fields=20))
     except ValueError:
         return {}
 

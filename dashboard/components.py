@@ -13,7 +13,7 @@ from ..timeline.commands.arguments import clean
 from .words import headed
 
 #: Names longer than this are cut in tables.
-MOST_TEXT: Final = 160
+MAX_TEXT: Final = 160
 #: Words of a cell that stay on one line; the table scrolls rather.
 SHORT: Final = 32
 
@@ -23,7 +23,7 @@ Component = Any
 def text(value: object) -> str:
     """A value from a trace, as text that shows."""
     shown = clean(str(value))
-    return shown if len(shown) <= MOST_TEXT else shown[: MOST_TEXT // 2] + "…" + shown[-MOST_TEXT // 2 :]
+    return shown if len(shown) <= MAX_TEXT else shown[: MAX_TEXT // 2] + "…" + shown[-MAX_TEXT // 2 :]
 
 
 def chart(figure: Figure | None, label: str, words: str = "", chosen: str = "") -> Component:

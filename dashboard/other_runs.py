@@ -10,8 +10,8 @@ from ..collector.analysis import Analysis, analyze
 from ..timeline.commands.arguments import clean
 
 #: Analyses that are kept.
-MOST_KEPT: Final = 4
-MOST_RUNS: Final = 200
+MAX_KEPT: Final = 4
+MAX_RUNS: Final = 200
 
 
 class OtherRuns:
@@ -50,7 +50,7 @@ class OtherRuns:
                 found = (stamp, analyze(path))
                 self._kept[name] = found
             self._kept.move_to_end(name)
-            while len(self._kept) > MOST_KEPT:
+            while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
             return found[1]
 
@@ -59,7 +59,7 @@ class OtherRuns:
             return {}
         entries = [entry for entry in self._folder.iterdir() if not entry.name.startswith(".") and _is_run(entry)]
         entries.sort(key=lambda entry: (-_changed_ns(entry), entry.name))
-        return {entry.name: str(entry) for entry in entries[:MOST_RUNS]}
+        return {entry.name: str(entry) for entry in entries[:MAX_RUNS]}
 
 
 def _is_run(entry: Path) -> bool:

@@ -12,7 +12,7 @@ HEARD_NS: Final = 10 * 10**9
 #: Steps over which a live page counts how many there are in a second.
 RECENT_STEPS: Final = 20
 #: Hosts that are named.
-_MOST_NAMED: Final = 3
+_MAX_NAMED: Final = 3
 #: From twice a unit on it is used.
 _UNITS: Final = ((3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"))
 
@@ -73,8 +73,8 @@ def _heard_of(analysis: Analysis) -> int:
 
 
 def _several(names: list[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    return shown if len(names) <= _MOST_NAMED else f"{shown} and {len(names) - _MOST_NAMED} more hosts"
+    shown = ", ".join(names[:_MAX_NAMED])
+    return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more hosts"
 
 
 def _length(analysis: Analysis) -> str:

@@ -36,7 +36,7 @@ FLAGS = [
 #: Size in CSS pixels, and how large a pixel of the picture is.
 SIZES = {"desktop": ((1280, 800), 0.75), "phone": ((390, 844), 1.0)}
 PAGES = ("verdict", "steps?step=10", "ranks", "communication", "data", "devices", "timeline", "compare")
-MOST_HEIGHT = 1800
+MAX_HEIGHT = 1800
 #: Decodes a PNG to width, height and pixels.
 DECODE = """async encoded => {
   const image = await createImageBitmap(await (await fetch(`data:image/png;base64,${encoded}`)).blob());
@@ -47,7 +47,7 @@ DECODE = """async encoded => {
   for (let at = 0; at < pixels.length; at += 32768) text += String.fromCharCode(...pixels.subarray(at, at + 32768));
   return [image.width, image.height, btoa(text)];
 }"""
-MOST_COLOURS = 256
+MAX_COLOURS = 256
 
 
 def main() -> int:
@@ -100,7 +100,7 @@ def picture_of(page: Page, decoder: Page, address: str) -> np.ndarray:
     drawn = "#timeline[data-painted]" if "/timeline" in address else "#page [data-svg] svg"
     page.wait_for_selector(drawn, timeout=60_000)
     page.wait_for_timeout(500)
-    tall = min(page.evaluate("document.documentElement.scrollHeight"), MOST_HEIGHT)
+    tall = min(page.evaluate("document.documentElement.scrollHeight"), MAX_HEIGHT)
     wide = page.viewport_size["width"] if page.viewport_size else 0
     png = page.screenshot(full_page=True, clip={"x": 0, "y": 0, "width": wide, "height": tall})
     width, height, encoded = decoder.evaluate(DECODE, base64.b64encode(png).decode())
@@ -115,7 +115,7 @@ def write_png(path: Path, pixels: np.ndarray) -> None:
     colours, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
     of_charts = np.array([int(colour[1:], 16) for colour in COLOURS.values()], np.uint32)
     often = colours[np.argsort(-counts, kind="stable")]
-    palette = np.concatenate((of_charts, often[~np.isin(often, of_charts)]))[:MOST_COLOURS]
+    palette = np.concatenate((of_charts, often[~np.isin(often, of_charts)]))[:MAX_COLOURS]
 
     def channels(of: np.ndarray) -> np.ndarray:
         return np.stack((of >> 16, of >> 8 & 255, of & 255), axis=-1).astype(np.int32)

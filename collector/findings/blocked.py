@@ -16,7 +16,7 @@ from .base import WORTH_RATIO, Finding
 _PHASES: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
 #: So much of a phase is blocked in runs that do what they should: page faults, short waits for helper threads.
 ORDINARY_RATIO: Final = 0.1
-LEAST_ORDINARY_RATIO: Final = 0.02
+MIN_ORDINARY_RATIO: Final = 0.02
 #: Other threads that run for so much of the blocked time hold what the training waits for.
 HELD_RATIO: Final = 0.5
 
@@ -24,7 +24,7 @@ HELD_RATIO: Final = 0.5
 def _ordinary_ratio(idle_ns: np.ndarray, took_ns: np.ndarray) -> float:
     """What share of a phase is blocked in runs that do what they should: less of one that is clearly blocked for more."""
     share = float(idle_ns.sum()) / max(float(took_ns.sum()), 1.0)
-    return float(np.clip(2 * ORDINARY_RATIO - share, LEAST_ORDINARY_RATIO, ORDINARY_RATIO))
+    return float(np.clip(2 * ORDINARY_RATIO - share, MIN_ORDINARY_RATIO, ORDINARY_RATIO))
 
 
 class BlockedPhases:

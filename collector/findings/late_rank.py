@@ -19,7 +19,7 @@ from .base import WORTH_RATIO, Finding
 from .latency import messages_take_long
 
 #: Lateness below this share of the step is noise.
-LEAST_RATIO: Final = 0.1
+MIN_RATIO: Final = 0.1
 #: Without ticks lateness has to reach this share of the step in nine steps of ten: ranks that are late in turn, by
 #: chance, look the same in the mean.
 STEADY_LATENESS_RATIO: Final = 0.15
@@ -74,7 +74,7 @@ class LateSteps:
             return []
         usual = float(np.quantile(seen.negotiate_ns, USUAL_QUANTILE))
         excess = np.maximum(seen.negotiate_ns - usual, 0.0)
-        is_late = excess > np.maximum(LATE_STEP_RATIO * usual, LEAST_RATIO * np.median(seen.step_ns))
+        is_late = excess > np.maximum(LATE_STEP_RATIO * usual, MIN_RATIO * np.median(seen.step_ns))
         count = int(is_late.sum())
         if count < (1 if len(is_late) >= ENOUGH_STEPS else MIN_LATE_OF_FEW) or count > MAX_LATE_STEPS_RATIO * len(
             is_late

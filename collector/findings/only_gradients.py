@@ -16,7 +16,7 @@ from .gradients import OVERSIZE_NBYTES, OVERSIZE_SHARE, largest_of
 from .late_gradients import LATE_BYTES_SHARE, LATE_NBYTES, LATE_SHARE
 from .late_rank import MAX_CONFIDENCE
 from .latency import ALIKE
-from .transport import GOOD_GBPS, LEAST_NBYTES, LEAST_NS, SLOW_GBPS
+from .transport import GOOD_GBPS, MIN_NBYTES, MIN_NS, SLOW_GBPS
 
 
 def cost_words(seen: OnlyCommunication, most: float) -> str:
@@ -140,7 +140,7 @@ def late_tensors(seen: OnlyCommunication, serial: Serial) -> list[Finding]:
 def slow_link(facts: Facts, seen: OnlyCommunication, serial: Serial) -> list[Finding]:
     """At most one finding: bytes that move more slowly than over any network of today."""
     size = facts.trace.meta.size
-    table = serial.table[(serial.table["nbytes"] >= LEAST_NBYTES).to_numpy() & ~serial.is_call]
+    table = serial.table[(serial.table["nbytes"] >= MIN_NBYTES).to_numpy() & ~serial.is_call]
     if table.empty or size < 2:  # noqa: PLR2004  no link
         return []
     table = table[table["nbytes"] >= table["nbytes"].median()]
@@ -150,7 +150,7 @@ def slow_link(facts: Facts, seen: OnlyCommunication, serial: Serial) -> list[Fin
     moved = (table["transfer_ns"] - serial.latency_ns).clip(lower=0.0)
     per_byte = float((moved / (table["nbytes"] * factors).clip(lower=1.0)).quantile(0.1))
     took_ns = per_byte * over_bus
-    if took_ns < max(LEAST_NS, serial.latency_ns) or over_bus / took_ns >= SLOW_GBPS:
+    if took_ns < max(MIN_NS, serial.latency_ns) or over_bus / took_ns >= SLOW_GBPS:
         return []
     if float(np.median(seen.agreeing_ns)) > ALIKE * took_ns:  # messages of a few bytes take as long
         return []

@@ -28,7 +28,7 @@ CONCENTRATED: Final = 0.2
 #: What ranks have to share of the steps in which only one of them is slow, to be slow in turn.
 IN_TURN_RATIO: Final = 0.8
 #: Garbage collection that makes so much of the excess is its cause.
-MOST_OF_IT: Final = 0.5
+MAX_OF_IT: Final = 0.5
 
 _CAUSES: Final = {
     str(Category.FORWARD): ("slow-forward", "in forward"),
@@ -255,7 +255,7 @@ def _is_garbage(facts: Facts, row: int, slow: np.ndarray, amount: float) -> bool
     step = np.searchsorted(facts.steps.start_ns[row], pauses["start_ns"].to_numpy(), side="right") - 1
     inside = (step >= 0) & (step < facts.steps.count)
     paused = np.bincount(step[inside], weights=pauses["dur_ns"].to_numpy()[inside], minlength=facts.steps.count)
-    return float(paused[slow].mean()) > MOST_OF_IT * amount
+    return float(paused[slow].mean()) > MAX_OF_IT * amount
 
 
 def _arrival_evidence(facts: Facts, rank: int) -> dict[str, Any]:

@@ -19,8 +19,8 @@ SLOW_GBPS: Final = 0.125
 #: What a link is compared with: ten gigabits a second.
 GOOD_GBPS: Final = 1.25
 #: Shorter transfers say nothing of the link, and neither do smaller ones.
-LEAST_NS: Final = 3e6
-LEAST_NBYTES: Final = 64 * 1024
+MIN_NS: Final = 3e6
+MIN_NBYTES: Final = 64 * 1024
 #: A collective of any size takes less on a network that is not congested or far.
 GOOD_LATENCY_NS: Final = 1e6
 #: Open MPI through shared memory on one host, by benchmarks/collectives.py: what one collective costs, and its bus bandwidth.
@@ -34,7 +34,7 @@ WORTH_A_CHANGE_OF_TRANSPORT: Final = 0.1
 
 def _large(facts: Facts) -> pd.DataFrame:
     table = facts.in_steps(facts.collectives)
-    return table[(table["kind"] != "barrier") & (table["nbytes"] >= LEAST_NBYTES)]
+    return table[(table["kind"] != "barrier") & (table["nbytes"] >= MIN_NBYTES)]
 
 
 def _link_ns(facts: Facts) -> tuple[float, float]:
@@ -62,7 +62,7 @@ def is_slow_link(facts: Facts) -> bool:
 
 def _is_slower_than_networks(facts: Facts) -> bool:
     nbytes, took_ns = _link_ns(facts)
-    return took_ns >= LEAST_NS and nbytes / took_ns < SLOW_GBPS
+    return took_ns >= MIN_NS and nbytes / took_ns < SLOW_GBPS
 
 
 class SlowLink:

@@ -12,7 +12,7 @@ from ..predict.change import Change
 from .base import WORTH_RATIO, Finding
 
 #: Steps in which ranks differ by less say nothing.
-LEAST_STEPS: Final = 8
+MIN_STEPS: Final = 8
 #: How closely the work has to follow the size of the input.
 FOLLOWS: Final = 0.6
 _MODEL: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD)))
@@ -24,7 +24,7 @@ class UnevenBatches:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding, for all ranks."""
         elements = facts.cpu.input_elements.astype(float)
-        if facts.replay is None or len(facts.ranks) < 2 or facts.steps.count < LEAST_STEPS:  # noqa: PLR2004
+        if facts.replay is None or len(facts.ranks) < 2 or facts.steps.count < MIN_STEPS:  # noqa: PLR2004
             return []
         work = np.sum([facts.part(part) for part in _MODEL], axis=0).astype(float)
         # What differs between the ranks of a step; what differs between steps costs nobody a wait.

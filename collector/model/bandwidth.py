@@ -16,9 +16,9 @@ import pandas as pd
 from ...timeline.model.trace import Trace
 
 #: Of a line through times and sizes: sizes that it takes, how far they have to lie apart, and points (pairs are looked at).
-LEAST_SIZES: Final = 3
-LEAST_DISTANCE: Final = 4
-MOST_POINTS: Final = 400
+MIN_SIZES: Final = 3
+MIN_DISTANCE: Final = 4
+MAX_POINTS: Final = 400
 
 
 def bus_factor(kind: str, size: int) -> float:
@@ -111,8 +111,8 @@ def fit_line(kind: str, nbytes: np.ndarray, took_ns: np.ndarray) -> Line | None:
     (1000000, 1.0)
     """
     known = (nbytes > 0) & (took_ns > 0)
-    nbytes, took_ns = nbytes[known][:MOST_POINTS], took_ns[known][:MOST_POINTS]
-    if len(np.unique(nbytes)) < LEAST_SIZES or nbytes.max() < LEAST_DISTANCE * nbytes.min():
+    nbytes, took_ns = nbytes[known][:MAX_POINTS], took_ns[known][:MAX_POINTS]
+    if len(np.unique(nbytes)) < MIN_SIZES or nbytes.max() < MIN_DISTANCE * nbytes.min():
         return None
     first, second = np.triu_indices(len(nbytes), 1)
     apart = nbytes[first] != nbytes[second]

@@ -24,7 +24,7 @@ _FORWARD: Final = str(Category.FORWARD)
 #: Operators of backward that autograd runs one after the other, none inside another.
 _NODE: Final = "autograd::engine::evaluate_function"
 #: In so many steps an operator has to be seen before it has a best.
-_LEAST_SEEN: Final = 5
+_MIN_SEEN: Final = 5
 
 
 def find_contention(trace: Trace, steps: Steps, breakdown: Breakdown, cpu: CpuTime) -> Matrix:
@@ -84,7 +84,7 @@ def _excess(nodes: pd.DataFrame, step: np.ndarray, running: Intervals) -> np.nda
     table["position"] = table.groupby(["name", "step"]).cumcount()
     alike = table.groupby(["name", "position"])["took"]
     best = alike.transform(lambda took: np.quantile(took, 0.1)).to_numpy()
-    seen = alike.transform("size").to_numpy() >= _LEAST_SEEN
+    seen = alike.transform("size").to_numpy() >= _MIN_SEEN
     alone, beside = seen & (overlap == 0), seen & (overlap > durations // 2)
     jitter = float((durations[alone] - best[alone]).sum() / max(best[alone].sum(), 1.0))
     excess: np.ndarray = np.where(beside, durations - best * (1 + jitter), 0.0)

@@ -23,7 +23,7 @@ Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 #: Names of operators, annotations and calls that are kept for a reason.
 MAX_NAMES: Final = 3
 #: An annotation with so much of a reason's time may stand for it.
-MOST_RATIO: Final = 0.6
+MAX_RATIO: Final = 0.6
 #: Transfers as fast as this share of the collectives of their size waited for nobody.
 FASTEST_RATIO: Final = 0.1
 
@@ -243,7 +243,7 @@ def _innermost(host: Host, rows: np.ndarray, covered: np.ndarray, whole: int) ->
         return ""
     sums = np.bincount(host.name[rows], weights=covered[rows], minlength=len(host.names))
     length = np.bincount(host.name[rows], weights=(host.ends - host.starts)[rows], minlength=len(host.names))
-    most = np.flatnonzero(sums > MOST_RATIO * whole)
+    most = np.flatnonzero(sums > MAX_RATIO * whole)
     return host.names[most[np.argmin(length[most])]] if len(most) else ""
 
 

@@ -19,7 +19,7 @@ WARM_UP_SHARE: Final = 0.2
 #: With fewer steps than this nothing can be left out.
 FEW_STEPS: Final = 3
 #: A tensor that comes back this often is part of the training loop.
-LEAST_OCCURRENCES: Final = 3
+MIN_OCCURRENCES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ def infer_steps(trace: Trace) -> pd.DataFrame:
     parts = []
     for rank, of_rank in rows.groupby("rank", observed=True):
         counts = of_rank["name"].value_counts()
-        counts = counts[counts >= LEAST_OCCURRENCES]
+        counts = counts[counts >= MIN_OCCURRENCES]
         if counts.empty:
             continue
         # The loop's tensors have the commonest count, weighted by the time they cover; others come with validation.

@@ -18,9 +18,9 @@ from .palette import COLOURS, label_of
 Figure = dict[str, Any]
 
 #: Bars and cells across; more than a screen has no room for.
-MOST_COLUMNS: Final = 400
-MOST_RANKS: Final = 256
-MOST_SIZES: Final = 500
+MAX_COLUMNS: Final = 400
+MAX_RANKS: Final = 256
+MAX_SIZES: Final = 500
 
 #: What a plot of bars needs beside its bars: axis, title, legend.
 BARS_PX: Final = 110
@@ -54,7 +54,7 @@ def as_milliseconds(values: np.ndarray) -> list[float]:
     return rounded
 
 
-def in_columns(values: np.ndarray, most: int = MOST_COLUMNS) -> tuple[np.ndarray, int]:
+def in_columns(values: np.ndarray, most: int = MAX_COLUMNS) -> tuple[np.ndarray, int]:
     """Means over as many neighbouring steps as it takes to have at most `most` columns: float[..., column], steps a column."""
     count = values.shape[-1]
     width = max(1, -(-count // most))
@@ -97,7 +97,7 @@ def whole_steps(count: int) -> dict[str, Any]:
 def anatomy(analysis: Analysis, theme: str = "light") -> Figure:
     """The mean step of every rank, by part: one bar a rank."""
     facts = analysis.facts
-    ranks = list(range(len(facts.ranks)))[:MOST_RANKS]
+    ranks = list(range(len(facts.ranks)))[:MAX_RANKS]
     names = [f"rank {facts.ranks[row]}" for row in ranks]
     data = [
         {
@@ -128,7 +128,7 @@ def steps_over_time(
     facts = analysis.facts
     numbers = facts.steps.numbers
     low, high = (0, len(numbers)) if shown is None else np.searchsorted(numbers, (shown[0], shown[1] + 1)).tolist()
-    width = max(1, -(-(high - low) // MOST_COLUMNS))
+    width = max(1, -(-(high - low) // MAX_COLUMNS))
     data = []
     for part in _parts_there(analysis):
         values = facts.part(part)
@@ -189,7 +189,7 @@ def strip(analysis: Analysis, theme: str = "light") -> Figure:
     """Step time over the run, with median and p95; each point of a long run is the longest of its stretch."""
     times = step_times(analysis.facts.steps, analysis.facts.breakdown)
     numbers = analysis.facts.steps.numbers
-    width = max(1, -(-times.count // MOST_COLUMNS))
+    width = max(1, -(-times.count // MAX_COLUMNS))
     starts = np.arange(0, times.count, width)
     longest = np.maximum.reduceat(times.durations_ns, starts) if times.count else times.durations_ns
     ends = (float(numbers[0]), float(numbers[-1])) if times.count else (0.0, 1.0)
@@ -218,7 +218,7 @@ def two_strips(runs: Sequence[tuple[str, Analysis]], theme: str = "light") -> Fi
     """Step time of several runs over each other, aligned by the number of the step; of long runs the longest of each stretch."""
     colours = (THEMES[theme]["soft"], COLOURS["collective"])
     most = max((analysis.facts.steps.count for _, analysis in runs), default=0)
-    width = max(1, -(-most // MOST_COLUMNS))
+    width = max(1, -(-most // MAX_COLUMNS))
     data = []
     for number, (name, analysis) in enumerate(runs):
         times, numbers = step_times(analysis.facts.steps, analysis.facts.breakdown), analysis.facts.steps.numbers
@@ -309,7 +309,7 @@ def heatmap(analysis: Analysis, what: str = "own work", theme: str = "light") ->
 def critical_path(analysis: Analysis, theme: str = "light") -> Figure:
     """What holds the steps: shares of the critical path, by rank and part."""
     rows = analysis.critical_path
-    ranks = list(dict.fromkeys(rows["rank"].tolist()))[:MOST_RANKS]
+    ranks = list(dict.fromkeys(rows["rank"].tolist()))[:MAX_RANKS]
     data = []
     for part in PARTS:
         mine = rows[(rows["part"] == part) & rows["rank"].isin(ranks)]

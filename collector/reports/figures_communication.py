@@ -10,25 +10,25 @@ from ...timeline.commands.arguments import clean
 from ...timeline.palette import THEMES
 from ...timeline.vocabulary import Category
 from ..analysis import Analysis
-from ..model.bandwidth import LEAST_SIZES, Line
+from ..model.bandwidth import MIN_SIZES, Line
 from ..model.exposure import exposed_moments
 from ..model.intervals import EMPTY, Intervals
 from ..model.words import shorten
 from .figures import Figure, layout
 from .palette import COLOURS
 
-MOST_SIZES: Final = 500
-MOST_BARS: Final = 16
+MAX_SIZES: Final = 500
+MAX_BARS: Final = 16
 #: Collectives of a step that are drawn, in the order of their starts.
-MOST_LIVES: Final = 60
+MAX_LIVES: Final = 60
 _KINDS: Final = (COLOURS["collective"], COLOURS["backward"], COLOURS["optimizer"], COLOURS["negotiate"])
 
 
 def costs(analysis: Analysis, lines: Sequence[Line], theme: str = "light") -> Figure | None:
     """Size against the time of moving bytes, with the line of latency and bandwidth; None for fewer than three sizes."""
     table = analysis.collectives
-    table = table[(table["bytes"] > 0) & (table["transfer_ns"] > 0)].head(MOST_SIZES)
-    if table["bytes"].nunique() < LEAST_SIZES:
+    table = table[(table["bytes"] > 0) & (table["transfer_ns"] > 0)].head(MAX_SIZES)
+    if table["bytes"].nunique() < MIN_SIZES:
         return None
     data: list[dict[str, Any]] = []
     for number, (kind, rows) in enumerate(table.groupby(table["kind"].astype(str), observed=True)):
@@ -85,8 +85,8 @@ def _decades(values: pd.Series) -> dict[str, Any]:
 
 def exposed(table: pd.DataFrame, theme: str = "light") -> Figure:
     """Exposed time by name (exposure.exposed_by), most first; the rest is one bar."""
-    shown = table.head(MOST_BARS)
-    rest = table.iloc[MOST_BARS:]
+    shown = table.head(MAX_BARS)
+    rest = table.iloc[MAX_BARS:]
     names = [shorten(clean(str(name)), 40) for name in shown["name"]]
     values = shown["exposed_ns"].to_list()
     if len(rest):
@@ -135,7 +135,7 @@ def lives(analysis: Analysis, rank: int, step: int, theme: str = "light") -> Fig
     table = table[(table["rank"] == rank) & (table["start_ns"] >= begin) & (table["start_ns"] < end)]
     if table.empty:
         return None
-    table = table.sort_values("start_ns", kind="stable").head(MOST_LIVES)
+    table = table.sort_values("start_ns", kind="stable").head(MAX_LIVES)
     start = table["start_ns"].to_numpy()
     done = start + table["dur_ns"].to_numpy()
     ready = np.where(table["submitted_ns"] >= 0, np.minimum(table["submitted_ns"], start), start)

@@ -12,12 +12,12 @@ from ..model.loading import Loading, find_loading
 from .figures import Figure, as_milliseconds, in_columns, layout, steps_axis, whole_steps
 from .palette import COLOURS
 
-MOST_RANKS: Final = 32
+MAX_RANKS: Final = 32
 #: Lines of a plot: the ranks that wait most.
-MOST_LINES: Final = 6
+MAX_LINES: Final = 6
 #: Steps that the workers' plot shows.
 GANTT_STEPS: Final = 6
-MOST_MARKS: Final = 3000
+MAX_MARKS: Final = 3000
 #: Colours of ranks, where each has a line.
 LINES: Final = tuple(
     COLOURS[name] for name in ("collective", "backward", "optimizer", "queue", "data", "forward", "negotiate")
@@ -37,7 +37,7 @@ def stages(analysis: Analysis, loading: pd.DataFrame, theme: str = "light") -> F
     if fetches.empty:
         return None
     facts = analysis.facts
-    ranks = [rank for rank in facts.trace.meta.ranks if (fetches["rank"] == rank).any()][:MOST_RANKS]
+    ranks = [rank for rank in facts.trace.meta.ranks if (fetches["rank"] == rank).any()][:MAX_RANKS]
     totals = loading.groupby(["rank", "name"], observed=True)["dur_ns"].sum()
     counts = fetches.groupby("rank", observed=True).size()
 
@@ -121,7 +121,7 @@ def queue(analysis: Analysis, theme: str = "light") -> Figure | None:
         at = found.wait_start_ns[mine][np.minimum(asked, mine.sum() - 1)]
         depth_of[row] = np.searchsorted(made, at, side="right") - np.searchsorted(taken, at, side="right")
     data, width = [], 1
-    for number, row in enumerate(sorted(depth_of, key=lambda row: float(depth_of[row].mean()))[:MOST_LINES]):
+    for number, row in enumerate(sorted(depth_of, key=lambda row: float(depth_of[row].mean()))[:MAX_LINES]):
         depth, width = in_columns(depth_of[row])
         data.append(
             {
@@ -166,7 +166,7 @@ def workers(analysis: Analysis, loading: pd.DataFrame, rank: int, theme: str = "
         (DATASET, "dataset", "data"),
         (COLLATE, "collate", "fusion"),
     ):
-        of_name = mine[mine["name"] == name].head(MOST_MARKS)
+        of_name = mine[mine["name"] == name].head(MAX_MARKS)
         if of_name.empty:
             continue
         low = np.maximum(of_name["start_ns"].to_numpy(), begin)

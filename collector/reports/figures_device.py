@@ -19,16 +19,16 @@ from .figures import Figure, layout
 from .figures_data import LINES
 from .palette import COLOURS, label_of
 
-MOST_POINTS: Final = 240
+MAX_POINTS: Final = 240
 WIDTH: Final = 460
 #: With more ranks a plot shows the lowest, the median and the highest.
-MOST_LINES: Final = 7
+MAX_LINES: Final = 7
 #: What changes by less than this share of its largest value stands still.
 MOVES_RATIO: Final = 0.02
 #: Two samples of a rank are no curve.
-LEAST_SAMPLES: Final = 3
+MIN_SAMPLES: Final = 3
 #: More steps are no background but a grey.
-MOST_STEPS: Final = 80
+MAX_STEPS: Final = 80
 _UNIT: Final = re.compile(r"\s+\(?(%|MHz|GHz|W|°C|C|[KMGT]i?B(?:/s)?|bytes|ms|s|GB/s)\)?$")
 #: Of devices first, of the training thread last.
 _ORDER: Final = ("gpu", "device", "tensor", "process", "host", "network", "memory")
@@ -65,7 +65,7 @@ def _small(analysis: Analysis, name: str, rows: pd.DataFrame, theme: str) -> Sma
     ends = [short_number(low)] if low == high else [short_number(low), short_number(high)]
     words = f"{' to '.join(ends)} {unit}"
     samples = int(rows.groupby("rank", observed=True).size().max()) if len(rows) else 0
-    moves = high - low > MOVES_RATIO * max(abs(low), abs(high)) and samples >= LEAST_SAMPLES
+    moves = high - low > MOVES_RATIO * max(abs(low), abs(high)) and samples >= MIN_SAMPLES
     return Small(label, unit, _lines(analysis, rows, factor, unit, theme) if moves else None, words.strip())
 
 
@@ -82,7 +82,7 @@ def _label(name: str) -> tuple[str, str, float]:
 def _lines(analysis: Analysis, rows: pd.DataFrame, factor: float, unit: str, theme: str) -> Figure:
     by_rank = {int(str(rank)): _thinned(mine, factor) for rank, mine in rows.groupby("rank", observed=True)}
     data: list[dict[str, Any]] = []
-    if len(by_rank) > MOST_LINES:
+    if len(by_rank) > MAX_LINES:
         middle = sorted(by_rank, key=lambda rank: float(by_rank[rank][1].mean()))
         chosen = {"lowest": middle[0], "median": middle[len(middle) // 2], "highest": middle[-1]}
         by_name = {f"{word}: rank {rank}": by_rank[rank] for word, rank in chosen.items()}
@@ -112,8 +112,8 @@ def _thinned(rows: pd.DataFrame, factor: float) -> tuple[np.ndarray, np.ndarray]
     at, value = ordered["ts_ns"].to_numpy(dtype=float) / 1e9, ordered["value"].to_numpy(dtype=float) * factor
     known = np.isfinite(value)
     at, value = at[known], value[known]
-    if len(at) > MOST_POINTS:
-        edges = np.linspace(0, len(at), MOST_POINTS + 1).astype(int)[:-1]
+    if len(at) > MAX_POINTS:
+        edges = np.linspace(0, len(at), MAX_POINTS + 1).astype(int)[:-1]
         sizes = np.diff(np.append(edges, len(at)))
         at, value = np.add.reduceat(at, edges) / sizes, np.add.reduceat(value, edges) / sizes
     return at, value
@@ -122,7 +122,7 @@ def _thinned(rows: pd.DataFrame, factor: float) -> tuple[np.ndarray, np.ndarray]
 def _steps_behind(analysis: Analysis, theme: str) -> list[dict[str, Any]]:
     """Every second step of the first rank as a band."""
     steps = analysis.facts.steps
-    if not 0 < steps.count <= MOST_STEPS:
+    if not 0 < steps.count <= MAX_STEPS:
         return []
     bands = zip((steps.start_ns[0] / 1e9).tolist()[::2], (steps.end_ns[0] / 1e9).tolist()[::2], strict=True)
     grey = {"fillcolor": THEMES[theme]["soft"], "opacity": 0.12, "line": {"width": 0}}

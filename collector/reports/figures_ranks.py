@@ -10,15 +10,15 @@ from ...timeline.palette import QUICKER, SLOWER, THEMES
 from ..analysis import Analysis
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.typical import away_from_typical
-from .figures import HEAT, MOST_COLUMNS, Figure, as_milliseconds, in_columns, layout, steps_axis, whole_steps
+from .figures import HEAT, MAX_COLUMNS, Figure, as_milliseconds, in_columns, layout, steps_axis, whole_steps
 from .palette import COLOURS, label_of
 from .summary import Summary
 
 #: More ranks are shown by host, or by blocks of so many.
-MOST_ROWS: Final = 64
+MAX_ROWS: Final = 64
 BLOCK: Final = 16
 #: Deviations smaller than this share of the typical step have pale colours, however small all of them are.
-LEAST_SCALE: Final = 0.1
+MIN_SCALE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def groups_of(analysis: Analysis, chosen: str = "") -> tuple[Group, ...]:
     """The rows of a map: ranks; of many the hosts, or blocks of neighbours; and of a chosen group its ranks."""
     facts = analysis.facts
     every = tuple(Group(f"rank {rank}", (row,)) for row, rank in enumerate(facts.ranks))
-    if len(every) <= MOST_ROWS:
+    if len(every) <= MAX_ROWS:
         return every
     hosts: dict[str, list[int]] = {}
     for row, rank in enumerate(facts.ranks):
@@ -69,7 +69,7 @@ def deviations(analysis: Analysis, what: str, chosen: str = "", theme: str = "li
     slowest = np.stack([away[list(group.rows)].max(axis=0) for group in groups])
     binned, width = in_columns(slowest)
     typical = float(np.median(analysis.facts.steps.duration_ns))
-    scale = max(float(np.quantile(np.abs(binned), 0.995)), LEAST_SCALE * typical, 1.0) / 1e6
+    scale = max(float(np.quantile(np.abs(binned), 0.995)), MIN_SCALE * typical, 1.0) / 1e6
     paper = THEMES[theme]["paper"].lower()
     return {
         "data": [
@@ -142,7 +142,7 @@ def holders(analysis: Analysis, chosen: str = "", theme: str = "light") -> Figur
     by_rank = by_rank.reindex(index=list(facts.ranks), columns=facts.steps.numbers, fill_value=0)
     share = by_rank.to_numpy(dtype=float) / np.maximum(by_rank.to_numpy(dtype=float).sum(axis=0), 1.0) * 100
     groups = groups_of(analysis, chosen)
-    binned, width = in_columns(np.stack([share[list(group.rows)].sum(axis=0) for group in groups]), MOST_COLUMNS)
+    binned, width = in_columns(np.stack([share[list(group.rows)].sum(axis=0) for group in groups]), MAX_COLUMNS)
     return {
         "data": [
             {
@@ -191,7 +191,7 @@ def waits(summary: Summary, theme: str = "light", most: int = 32) -> Figure | No
                 "y": names,
                 "colorscale": [list(point) for point in HEAT],
                 "zmin": 0,
-                "zmax": max(most_ms, LEAST_SCALE * summary.steps.mean_ns / 1e6),
+                "zmax": max(most_ms, MIN_SCALE * summary.steps.mean_ns / 1e6),
                 "colorbar": {"title": {"text": "ms"}, "thickness": 12},
                 "hovertemplate": "%{y} waits for %{x}: %{z:.2f} ms a step<extra></extra>",
             }

@@ -123,7 +123,7 @@ def _plots(summary: Summary, analysis: Analysis) -> Iterator[str]:
     if not facts.steps.count:
         return
     rank = summary.slow_rank
-    many = len(facts.ranks) > figures_ranks.MOST_ROWS
+    many = len(facts.ranks) > figures_ranks.MAX_ROWS
     plots: tuple[tuple[str, figures.Figure | None], ...] = (
         ("Step time over the run", figures.strip(analysis)),
         (f"Rank {rank} beside a typical rank", figures_ranks.waterfall(summary)),

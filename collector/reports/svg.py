@@ -22,7 +22,7 @@ WIDTH: Final = 1200
 #: Of a letter at 13 px, on average.
 _LETTER: Final = 7.0
 _ROW: Final = 20
-_MOST_LABEL: Final = 40
+_MAX_LABEL: Final = 40
 #: Shades of a map; neighbours of the same shade are one mark.
 _SHADES: Final = 24
 _THEMED: Final = {
@@ -66,7 +66,7 @@ class _Drawing:
         self.ys = self._names("y", self.y_of)
         self.named = [trace for trace in self.traces if trace.get("name") and trace.get("showlegend", True)]
         longest = max((len(name) for name in self.ys), default=0)
-        self.left = 70 if not self.ys else min(longest, _MOST_LABEL) * _LETTER + 24
+        self.left = 70 if not self.ys else min(longest, _MAX_LABEL) * _LETTER + 24
         scale = any(trace["type"] == "heatmap" for trace in self.traces)
         self.top = self._legend_height() + (24 if scale else 14)  # the scale's unit stands above it
         self.right = 90 if scale else 20
@@ -251,7 +251,7 @@ class _Drawing:
         if self.ys:
             every = max(1, math.ceil(len(self.ys) * 14 / max(self.bottom - self.top, 1)))
             for number, name in list(enumerate(self.ys))[::every]:
-                yield _label(self.left - 8, self.y.at(number) + 4, name, "end", _MOST_LABEL)
+                yield _label(self.left - 8, self.y.at(number) + 4, name, "end", _MAX_LABEL)
         else:
             for value, words in self.y.ticks(5 if self.height < 240 else 7, whole=_is_whole(self.y_of)):  # noqa: PLR2004
                 at = self.y.at(value)
@@ -298,7 +298,7 @@ class _Drawing:
         places, x, y = [], 4.0, 14.0
         names = [(str(trace["name"]), _colour_of(trace)) for trace in self.named]
         for name, colour in names if len(names) > 1 or self.layout.get("showlegend") else []:
-            wide = 30 + len(name[:_MOST_LABEL]) * _LETTER
+            wide = 30 + len(name[:_MAX_LABEL]) * _LETTER
             if x + wide > self.width and x > 4:  # noqa: PLR2004  the left edge
                 x, y = 4.0, y + _ROW
             places.append((x, y, name, colour))
@@ -312,7 +312,7 @@ class _Drawing:
     def _legend(self) -> Iterator[str]:
         for x, y, name, colour in self._legend_places():
             yield _rect(x, y - 10, 12, 12, colour)
-            yield f'<text x="{x + 17:.1f}" y="{y:.1f}">{_text(_cut(name, _MOST_LABEL))}</text>'
+            yield f'<text x="{x + 17:.1f}" y="{y:.1f}">{_text(_cut(name, _MAX_LABEL))}</text>'
 
     @staticmethod
     def _title(axis: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from ..compare.gate import check, parse_condition
 
 _TIMEOUT_S: Final = 10.0
 #: With fewer steps nothing is sure.
-LEAST_STEPS: Final = 10
+MIN_STEPS: Final = 10
 #: So long the shards of some ranks may come later than those of others; until then, what the first ranks tell is half a run.
 ARRIVAL_S: Final = 30.0
 
@@ -59,7 +59,7 @@ class Alerts:
     def look(self, run: str, analysis: Analysis) -> None:
         """Tell what has begun to hold."""
         arrived_s = self._arrived_s.setdefault(run, self._clock())
-        if analysis.facts.steps.count < LEAST_STEPS:
+        if analysis.facts.steps.count < MIN_STEPS:
             return
         if analysis.condition.is_incomplete and self._clock() - arrived_s < ARRIVAL_S:
             return

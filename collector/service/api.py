@@ -10,7 +10,7 @@ from .guard import protect
 from .identity import RUN_ID
 from .jobs import Jobs
 from .metrics import store_metrics, to_prometheus
-from .store import MOST_PIECE_NBYTES, FullError, OffsetError, OtherRunError, RefusedError
+from .store import MAX_PIECE_NBYTES, FullError, OffsetError, OtherRunError, RefusedError
 
 _STATUS: Final[dict[type[RefusedError], int]] = {OtherRunError: 412, FullError: 507}
 
@@ -31,8 +31,8 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
         run_id, before = request.args.get("run_id", ""), request.args.get("before", "")
         if offset is None or (run_id and not RUN_ID.fullmatch(run_id)):
             return _error(400, "offset has to be a number of bytes, run_id 1 to 32 hexadecimal digits")
-        if (request.content_length or 0) > MOST_PIECE_NBYTES:
-            return _error(413, f"a piece has at most {MOST_PIECE_NBYTES} bytes")
+        if (request.content_length or 0) > MAX_PIECE_NBYTES:
+            return _error(413, f"a piece has at most {MAX_PIECE_NBYTES} bytes")
         piece = request.get_data(cache=False)
         try:
             size = store.append(run, shard, offset, piece, run_id=run_id, before=before)
@@ -103,7 +103,7 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
     def plainly(error: HTTPException) -> Any:
         return _error(error.code or 500, str(error.description))
 
-    protect(server, host=host, token=token, most_nbytes=MOST_PIECE_NBYTES)
+    protect(server, host=host, token=token, most_nbytes=MAX_PIECE_NBYTES)
     return server
 
 

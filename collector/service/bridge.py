@@ -28,7 +28,7 @@ THREADS: Final = 8
 #: A body has to arrive within this time.
 BODY_S: Final = 30.0
 #: Bodies in memory, all requests together.
-MOST_BODIES_NBYTES: Final = 256 * 1024 * 1024
+MAX_BODIES_NBYTES: Final = 256 * 1024 * 1024
 
 
 class _NotTakenError(Exception):
@@ -109,7 +109,7 @@ class Bridge:
                     parts.append(part)
                     if nbytes > self._most_nbytes:
                         raise _NotTakenError(413, f"a body has at most {self._most_nbytes} bytes")
-                    if self._held_nbytes > MOST_BODIES_NBYTES:
+                    if self._held_nbytes > MAX_BODIES_NBYTES:
                         raise _NotTakenError(503, "too much is sent at once")
                     if not message.get("more_body"):
                         return b"".join(parts)

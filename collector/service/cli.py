@@ -18,11 +18,11 @@ from ...timeline.read.open import files_of
 from .alerts import Alerts
 from .arguments import add_certificate, add_token, certificate_of, read_token
 from .push import Pusher, be_modest
-from .store import MOST_NBYTES, ShardStore
+from .store import MAX_NBYTES, ShardStore
 
 PORT = 8060
-_MOST_GB = 1e9
-_MOST_LISTED = 8
+_MAX_GB = 1e9
+_MAX_LISTED = 8
 _DESCRIPTION = """\
 Keep what jobs record while they train, and diagnose it again and again.
 
@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=PORT, help=f"port to listen at (default {PORT}; 0: any free one)")
     add_token(add, "what senders need to know (default: TLKIT_TOKEN; made up where others can come in)")
     add_certificate(add)
-    add("--keep-gb", type=float, default=MOST_NBYTES / 1024**3, metavar="N", help="forget the oldest runs beyond N GiB")
+    add("--keep-gb", type=float, default=MAX_NBYTES / 1024**3, metavar="N", help="forget the oldest runs beyond N GiB")
     add("--alert", action="append", default=[], metavar="CONDITION", help="as --fail-on of tl-analyze; may be repeated")
     add("--webhook", metavar="URL", help="post alerts there as JSON")
     add("--exit-on-alert", action="store_true", help="end with status 1 at the first alert")
@@ -76,7 +76,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         from .serving import serve  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(f"tl-collect serve needs {error.name}: pip install 'tlkit[dashboard]'") from error
-    if not 0 < arguments.keep_gb < _MOST_GB:
+    if not 0 < arguments.keep_gb < _MAX_GB:
         raise UsageError("--keep-gb has to be more than 0, and less than a billion")
     alarmed = threading.Event()
 
@@ -135,8 +135,8 @@ def _push(arguments: argparse.Namespace) -> int:
     if is_complete:
         return 0
     missing = pusher.missing()
-    listed = ", ".join(f"{nbytes / 1e6:.1f} MB of {name}" for name, nbytes in list(missing.items())[:_MOST_LISTED])
-    more = f" and of {len(missing) - _MOST_LISTED} more" if len(missing) > _MOST_LISTED else ""
+    listed = ", ".join(f"{nbytes / 1e6:.1f} MB of {name}" for name, nbytes in list(missing.items())[:_MAX_LISTED])
+    more = f" and of {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
     rest = listed + more or "whether all of it arrived is not known"
     print(f"tl-collect: not sent: {rest}; push --once sends the rest", file=sys.stderr, flush=True)
     return 1

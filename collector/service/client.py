@@ -16,7 +16,7 @@ from ...timeline.errors import UsageError
 
 _TIMEOUT_S: Final = 35.0
 #: Bytes of an answer; pieces of shards have up to 8 MiB.
-_MOST_NBYTES: Final = 64 * 1024 * 1024
+_MAX_NBYTES: Final = 64 * 1024 * 1024
 #: Statuses that are answers.
 _ANSWERS: Final = {200, 404, 409, 412}
 #: Others below 500 that may be over in a moment: too slow, too early, too many.
@@ -72,7 +72,7 @@ class Client:
             answer = None
         if isinstance(answer, dict):
             return status, answer
-        if not content or (content.lstrip()[:1] == b"{" and len(content) < _MOST_NBYTES):
+        if not content or (content.lstrip()[:1] == b"{" and len(content) < _MAX_NBYTES):
             raise WaitError("half an answer came")
         raise UsageError(f"what answers at {self.url} is no collector")
 
@@ -89,7 +89,7 @@ class Client:
         request.add_header("Content-Type", "application/octet-stream")
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                return int(answer.status), bytes(answer.read(_MOST_NBYTES))
+                return int(answer.status), bytes(answer.read(_MAX_NBYTES))
         except urllib.error.HTTPError as error:
             return self._failed(error)
         except urllib.error.URLError as error:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from flask import Flask, Response, request
 
 #: Shorter answers gain nothing.
-LEAST_NBYTES: Final = 1000
+MIN_NBYTES: Final = 1000
 #: Only text shrinks; the timeline's rectangles are sent as they are, since to compress them takes longer than loopback does.
 _TEXT: Final = re.compile(r"text/|application/(json|javascript|x-javascript)|image/svg\+xml")
 #: Brotli's levels: plotly.js to a quarter in 0.7 s, once; an answer of 100 kB in 2 ms.
@@ -20,7 +20,7 @@ _LEVEL_OF_FILES: Final = 5
 _LEVEL_OF_ANSWERS: Final = 3
 _GZIP_LEVEL: Final = 6
 #: Files that are kept; there are about twenty.
-_MOST_FILES: Final = 200
+_MAX_FILES: Final = 200
 
 
 class Compression:
@@ -51,7 +51,7 @@ class Compression:
             return response
         response.direct_passthrough = False
         content = response.get_data()
-        if len(content) < LEAST_NBYTES:
+        if len(content) < MIN_NBYTES:
             return response
         response.set_data(
             self._of_file(path, encoding, content) if is_file else _compress(content, encoding, _LEVEL_OF_ANSWERS)
@@ -67,7 +67,7 @@ class Compression:
                 found = self._kept.get(key)
                 if found is None:
                     found = _compress(content, encoding, _LEVEL_OF_FILES)
-                    if len(self._kept) < _MOST_FILES:
+                    if len(self._kept) < _MAX_FILES:
                         self._kept[key] = found
         return found
 

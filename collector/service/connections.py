@@ -14,13 +14,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 #: A header has to arrive within this time, on a connection that is kept open as well.
 HEADER_S: Final = 10.0
 #: Bytes of a header.
-MOST_HEADER_NBYTES: Final = 32 * 1024
+MAX_HEADER_NBYTES: Final = 32 * 1024
 #: An answer that nobody reads is given up.
 STALLED_S: Final = 30.0
 #: Whoever is refused before his body is read may send on for so long, so that he reads the answer.
 LINGER_S: Final = 2.0
-MOST_LINGER_NBYTES: Final = 2 * 1024 * 1024
-MOST_CONNECTIONS: Final = 500
+MAX_LINGER_NBYTES: Final = 2 * 1024 * 1024
+MAX_CONNECTIONS: Final = 500
 
 
 class Connection(H11Protocol):
@@ -31,14 +31,14 @@ class Connection(H11Protocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
-    _may_linger_nbytes = MOST_LINGER_NBYTES
+    _may_linger_nbytes = MAX_LINGER_NBYTES
 
     def connection_made(self, transport: Any) -> None:
         """It was opened."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=1, low=0)  # whatever is not read is noticed
         self._expect(HEADER_S)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             longest = next(iter(self.arriving))
             self.arriving.pop(longest)
             longest.transport.abort()

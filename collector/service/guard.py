@@ -16,7 +16,7 @@ from flask import Flask, Response, abort, redirect, request
 from werkzeug.wrappers import Request
 
 #: Largest body of a request, bytes.
-MOST_NBYTES: Final = 1024 * 1024
+MAX_NBYTES: Final = 1024 * 1024
 
 
 def is_loopback(host: str) -> bool:
@@ -109,7 +109,7 @@ def protect(
     token: str | None,
     cookie: str | None = None,
     script_hashes: Sequence[str] = (),
-    most_nbytes: int = MOST_NBYTES,
+    most_nbytes: int = MAX_NBYTES,
 ) -> None:
     """Have every request checked, and every answer say what a browser may do with it.
 

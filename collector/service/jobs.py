@@ -11,11 +11,11 @@ from .live import Follower
 from .store import ShardStore
 
 #: Runs that are analysed at the same time; of the others the shards are kept.
-MOST_FOLLOWED: Final = 8
+MAX_FOLLOWED: Final = 8
 #: Each at least for so long.
 TURN_S: Final = 30.0
 #: Runs of before that are analysed again when the collector starts.
-MOST_WOKEN: Final = 3
+MAX_WOKEN: Final = 3
 
 
 class Jobs:
@@ -29,7 +29,7 @@ class Jobs:
         self._newest: dict[str, Analysis] = {}
         self._followed_s: dict[str, float] = {}
         self.status: dict[str, str] = {}
-        for run in store.runs()[:MOST_WOKEN]:
+        for run in store.runs()[:MAX_WOKEN]:
             self.wake(run)
 
     def wake(self, run: str) -> None:
@@ -37,7 +37,7 @@ class Jobs:
         with self._lock:
             if run in self._followers:
                 return
-            if len(self._followers) >= MOST_FOLLOWED:
+            if len(self._followers) >= MAX_FOLLOWED:
                 oldest = next(iter(self._followers))
                 if time.monotonic() - self._followed_s[oldest] < TURN_S:
                     return  # where many runs grow at once, each has its turn

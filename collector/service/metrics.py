@@ -12,7 +12,7 @@ from ..model.step_times import step_durations
 
 #: Steps that "now" means.
 _NEWEST: Final = 20
-MOST_RANKS: Final = 1024
+MAX_RANKS: Final = 1024
 
 _HELP: Final = {
     "tlkit_step_seconds": "Median step of the newest steps",
@@ -29,15 +29,15 @@ _HELP: Final = {
 
 
 #: A longer value is cut, and ends in a digest of all of it, so that two that begin alike stay two.
-MOST_LABEL: Final = 200
+MAX_LABEL: Final = 200
 
 
 def label(value: object) -> str:
     """A label's value, escaped as the format wants it."""
     text = str(value).encode("utf-8", "replace").decode()
-    if len(text) > MOST_LABEL:
+    if len(text) > MAX_LABEL:
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        text = f"{text[: MOST_LABEL - len(digest) - 1]}~{digest}"
+        text = f"{text[: MAX_LABEL - len(digest) - 1]}~{digest}"
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -85,7 +85,7 @@ def _samples(analysis: Analysis) -> Iterator[tuple[str, dict[str, object], float
         yield "tlkit_exposed_communication_ratio", {}, float(exposed / max(steps, 1))
         yield "tlkit_data_wait_ratio", {}, float(facts.part("data")[:, newest].sum() / max(steps, 1))
         own = facts.breakdown.own_work_ns[:, newest].mean(axis=1)
-        for row, rank in enumerate(facts.ranks[:MOST_RANKS]):
+        for row, rank in enumerate(facts.ranks[:MAX_RANKS]):
             yield "tlkit_own_work_seconds", {"rank": rank}, float(own[row]) / 1e9
             for part in PARTS:
                 values = facts.part(part)[row]
@@ -97,7 +97,7 @@ def _samples(analysis: Analysis) -> Iterator[tuple[str, dict[str, object], float
     for finding in analysis.findings:
         yield "tlkit_finding_gain_ratio", {"class": finding.class_, "cause": finding.cause}, finding.predicted_gain
         if finding.class_ == "straggler":
-            for rank in finding.ranks[:MOST_RANKS]:
+            for rank in finding.ranks[:MAX_RANKS]:
                 yield "tlkit_straggler", {"rank": rank, "cause": finding.cause}, 1.0
     counters = analysis.trace.counters
     if len(counters):

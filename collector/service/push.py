@@ -27,9 +27,9 @@ ALIVE_S: Final = 10.0
 _FIRST_WAIT_S: Final = 0.25
 _LONGEST_WAIT_S: Final = 5.0
 #: Another run's bytes under our name, as often in a row, are no coincidence.
-_MOST_CONFLICTS: Final = 8
+_MAX_CONFLICTS: Final = 8
 #: After so many times in which nothing could be sent, nothing will be.
-_MOST_IDLE: Final = 12
+_MAX_IDLE: Final = 12
 _UNREADABLE: Final = "what the collector answers makes no sense"
 
 
@@ -151,7 +151,7 @@ class Pusher:
         suffix = f"-{self._apart}"
         self._forget()
         self._conflicts += 1
-        if self._conflicts > _MOST_CONFLICTS:
+        if self._conflicts > _MAX_CONFLICTS:
             raise UsageError(f"{reason}; choose another name with --run")
         if self.run is None or self.run.endswith(suffix):
             return  # the next run may just have begun to write to the same file: look at it again
@@ -244,7 +244,7 @@ class Pusher:
                 wait_s, trouble = _FIRST_WAIT_S, ""
                 if over and not self.missing():
                     return True
-                if over and idle > _MOST_IDLE:  # what is missing is not in the files any more
+                if over and idle > _MAX_IDLE:  # what is missing is not in the files any more
                     return False
             except OSError as error:
                 self._is_known = False

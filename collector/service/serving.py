@@ -14,7 +14,7 @@ from flask import Flask
 
 from ...timeline.errors import UsageError
 from .bridge import Bridge
-from .connections import HEADER_S, MOST_HEADER_NBYTES, Connection
+from .connections import HEADER_S, MAX_HEADER_NBYTES, Connection
 from .reachable import shown_host
 
 #: Answers that are under way when the server ends.
@@ -91,7 +91,7 @@ def _settings(bridge: Bridge, certificate: tuple[str, str | None] | None) -> uvi
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        h11_max_incomplete_event_size=MOST_HEADER_NBYTES,
+        h11_max_incomplete_event_size=MAX_HEADER_NBYTES,
         timeout_keep_alive=int(HEADER_S),
         timeout_graceful_shutdown=_LAST_ANSWERS_S,
         backlog=1024,

@@ -28,11 +28,11 @@ from .waiting import Waiting
 #: Names of runs and shards; nothing that a path could make something of.
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,120}")
 #: Bytes of one piece.
-MOST_PIECE_NBYTES: Final = 8 * 1024 * 1024
+MAX_PIECE_NBYTES: Final = 8 * 1024 * 1024
 #: All runs together; the run that was written to longest ago goes first.
-MOST_NBYTES: Final = 20 * 1024**3
-MOST_SHARDS: Final = 4096
-MOST_RUNS: Final = 10_000
+MAX_NBYTES: Final = 20 * 1024**3
+MAX_SHARDS: Final = 4096
+MAX_RUNS: Final = 10_000
 #: A run that grew, or whose sender was heard of, within this time may still be going on.
 LIVE_S: Final = 600.0
 #: A collector that has just started gives senders this long to be heard of.
@@ -66,7 +66,7 @@ class FullError(RefusedError):
 class ShardStore:
     """The shards of several runs in a folder: `<run>/<shard>`.  Safe to use from several threads of one process."""
 
-    def __init__(self, folder: Path, *, most_nbytes: int = MOST_NBYTES, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Path, *, most_nbytes: int = MAX_NBYTES, now_s: Callable[[], float] = time.time) -> None:
         """Open the folder, which is made if it is not there.
 
         Args:
@@ -135,7 +135,7 @@ class ShardStore:
         found = self._find(run)
         return "" if found is None else found.run_id
 
-    def read(self, run: str, shard: str, offset: int, nbytes: int = MOST_PIECE_NBYTES) -> bytes | None:
+    def read(self, run: str, shard: str, offset: int, nbytes: int = MAX_PIECE_NBYTES) -> bytes | None:
         """A part of a shard; None if there is no such shard.
 
         Raises:
@@ -145,7 +145,7 @@ class ShardStore:
         if found is None or shard not in found.shards:
             return None
         try:
-            return found.read(shard, offset, min(nbytes, MOST_PIECE_NBYTES))
+            return found.read(shard, offset, min(nbytes, MAX_PIECE_NBYTES))
         except FileNotFoundError:
             return None
 
@@ -177,8 +177,8 @@ class ShardStore:
         path = self.path_of(run)
         if not _NAME.fullmatch(shard) or not shard.endswith(".json"):
             raise RefusedError(f"{shard[:80]!r} is no name of a shard: it ends in .json")
-        if len(piece) > MOST_PIECE_NBYTES:
-            raise RefusedError(f"a piece has at most {MOST_PIECE_NBYTES} bytes")
+        if len(piece) > MAX_PIECE_NBYTES:
+            raise RefusedError(f"a piece has at most {MAX_PIECE_NBYTES} bytes")
         try:
             size = self._append(path, shard, offset, piece, _id_of(piece, offset, run_id), before)
         except FullError as error:
@@ -220,8 +220,8 @@ class ShardStore:
         return size + written
 
     def _begin(self, run: RunFolder, shard: str) -> None:
-        if len(run.shards) >= MOST_SHARDS:
-            raise RefusedError(f"a run has at most {MOST_SHARDS} shards")
+        if len(run.shards) >= MAX_SHARDS:
+            raise RefusedError(f"a run has at most {MAX_SHARDS} shards")
         run.describe(run.run_id, {**run.shards, shard: None})
 
     def _claim(self, path: Path, run_id: str, nbytes: int) -> RunFolder:
@@ -275,7 +275,7 @@ class ShardStore:
         """
 
         def is_enough() -> bool:
-            return self.nbytes + nbytes <= self.most_nbytes and len(self._runs) + runs <= MOST_RUNS
+            return self.nbytes + nbytes <= self.most_nbytes and len(self._runs) + runs <= MAX_RUNS
 
         if is_enough():
             return
@@ -292,7 +292,7 @@ class ShardStore:
         if not is_enough():
             raise FullError(
                 f"the collector is full: it keeps {self.nbytes / 1e9:.3g} of {self.most_nbytes / 1e9:.3g} GB (--keep-gb) and "
-                f"{len(self._runs)} of {MOST_RUNS} runs, and those that are left have grown in the last {LIVE_S / 60:.0f} minutes"
+                f"{len(self._runs)} of {MAX_RUNS} runs, and those that are left have grown in the last {LIVE_S / 60:.0f} minutes"
             )
 
     def _is_live(self, name: str, run: RunFolder) -> bool:

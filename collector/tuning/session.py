@@ -35,7 +35,7 @@ MORE_ROUNDS: Final = 5
 ONE_BY_ONE_SHARE: Final = 0.65
 #: A job may take so many times as long as the first one, and this much at least.
 PATIENCE: Final = 4.0
-LEAST_PATIENCE_S: Final = 60.0
+MIN_PATIENCE_S: Final = 60.0
 #: Together they should reach so much of what the best of them gains alone.
 ENOUGH_OF_BEST: Final = 0.8
 
@@ -122,7 +122,7 @@ class Session:
         self._end_s = self._begun_s + 60 * wishes.minutes
         self._random = random.Random(wishes.seed)  # noqa: S311  the order of trials
         self._losses: list[list[float | None]] = []
-        self._limit_s = max(60 * wishes.minutes, LEAST_PATIENCE_S)
+        self._limit_s = max(60 * wishes.minutes, MIN_PATIENCE_S)
         self._job_s = 0.0
         self._steps = wishes.steps
         self._planned = 1
@@ -203,7 +203,7 @@ class Session:
                 f"optimizer of torch in this process, and train for {BLOCK_STEPS + 2} steps at least"
             )
         self._job_s = self._clock_s() - begun_s
-        self._limit_s = max(PATIENCE * self._job_s, LEAST_PATIENCE_S)
+        self._limit_s = max(PATIENCE * self._job_s, MIN_PATIENCE_S)
         self._losses.append(result.losses)
         self._steps = min(self._steps, len(result.trials[0].ends_ns))
         try:

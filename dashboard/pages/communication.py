@@ -14,7 +14,7 @@ from ..words import explain
 from . import View
 from .steps import ordered_choices
 
-MOST_ROWS: Final = 60
+MAX_ROWS: Final = 60
 GROUPS: Final = ("layer", "tensor", "caller", "process set")
 
 
@@ -153,7 +153,7 @@ def _table(view: View) -> Any:
             bandwidth_words(row.algbw_gbps),
             bandwidth_words(row.busbw_gbps),
         )
-        for row in view.summary.collectives[:MOST_ROWS]
+        for row in view.summary.collectives[:MAX_ROWS]
     ]
     more = len(view.summary.collectives) - len(rows)
     heading = "Collectives of the analysed steps, most time first; bandwidths in GB/s" + (

@@ -15,7 +15,7 @@ from .steps import rank_choices
 
 #: A worker that takes so many times as long as the median one stands out.
 SLOW: Final = 1.3
-MOST_WORKERS: Final = 128
+MAX_WORKERS: Final = 128
 
 
 def layout(view: View) -> Any:
@@ -59,7 +59,7 @@ def _workers(loading: pd.DataFrame) -> Any:
     medians = groups.groupby(["rank", "lane", "name"], observed=True)["dur_ns"].agg(["median", "size"]).reset_index()
     wide = medians.pivot(index=["rank", "lane"], columns="name", values="median").fillna(0.0)
     counts = fetches.groupby(["rank", "lane"], observed=True).size()
-    wide = wide.sort_values(DATA_FETCH, ascending=False, kind="stable").head(MOST_WORKERS)
+    wide = wide.sort_values(DATA_FETCH, ascending=False, kind="stable").head(MAX_WORKERS)
     usual = float(np.median(wide[DATA_FETCH]))
     rows, marked = [], []
     for number, row in enumerate(wide.reset_index().to_dict("records")):
@@ -108,5 +108,5 @@ def _waits(view: View, loading: pd.DataFrame) -> Any:
     columns = ("rank", "batches", "median", "p95", "longest", "share of the step")
     return card(
         "How long the training waits for a batch, longest first",
-        table(columns, [row[:-1] for row in rows[:MOST_WORKERS]]),
+        table(columns, [row[:-1] for row in rows[:MAX_WORKERS]]),
     )

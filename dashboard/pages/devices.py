@@ -10,7 +10,7 @@ from ..components import card, chart, drawn, empty, table, text
 from ..words import explain
 from . import View
 
-MOST_PLOTS: Final = 36
+MAX_PLOTS: Final = 36
 
 
 def layout(view: View) -> Any:
@@ -22,7 +22,7 @@ def layout(view: View) -> Any:
             "Devices",
             "This trace has no counters. The runtime records them once a second (HOROVOD_TIMELINE and tl-run).",
         )
-    moving = [item for item in counters if item.figure is not None][:MOST_PLOTS]
+    moving = [item for item in counters if item.figure is not None][:MAX_PLOTS]
     still = [item for item in counters if item not in moving]
     of_what = "a mean step" if device is None or device.has_steps else "the recording, which has no steps"
     return [

@@ -16,8 +16,8 @@ from . import View
 
 #: What is shown of the ranks at first.
 DEFAULT: Final = "own work"
-MOST_PAIRS: Final = 20
-MOST_RANKS: Final = 64
+MAX_PAIRS: Final = 20
+MAX_RANKS: Final = 64
 
 
 def layout(view: View) -> Any:
@@ -73,7 +73,7 @@ def _ranking(view: View) -> Any:
         path[row.rank] = path.get(row.rank, 0.0) + row.share
     guilty = {rank for item in view.analysis.findings if item.class_ in {"straggler", "data"} for rank in item.ranks}
     guilty = set() if len(guilty) == len(facts.ranks) else guilty
-    order = np.argsort(-own, kind="stable")[:MOST_RANKS]
+    order = np.argsort(-own, kind="stable")[:MAX_RANKS]
     away = away_from_typical(own)
     knows_path = bool(view.summary.path)
     rows = []
@@ -116,7 +116,7 @@ def _waits(view: View) -> Any:
         return None
     rows = [
         (f"rank {row.waiter}", f"rank {row.culprit}", milliseconds(row.mean_ns), f"{row.ratio:.0%}")
-        for row in summary.waits[:MOST_PAIRS]
+        for row in summary.waits[:MAX_PAIRS]
     ]
     columns = ("who waits", "for whom", "a step", "of its collectives")
     parts: list[Any] = [table(columns, rows)]

@@ -14,14 +14,14 @@ from ..words import explain
 from . import View
 
 #: Outliers that are listed.
-MOST_OUTLIERS: Final = 20
+MAX_OUTLIERS: Final = 20
 #: A step this much longer than the median is slow; where none is, the longest few are listed as what they are.
 SLOW_RATIO: Final = 1.1
 #: Ranks that have a link; others are asked for by number.
-MOST_LINKS: Final = 12
-MOST_PARTS: Final = 3
+MAX_LINKS: Final = 12
+MAX_PARTS: Final = 3
 #: Fewer steps need no zoom.
-LEAST_STRETCH: Final = 8
+MIN_STRETCH: Final = 8
 
 
 def layout(view: View) -> Any:
@@ -63,7 +63,7 @@ def _shown(view: View) -> tuple[int, int] | None:
 def _stretches(view: View, shown: tuple[int, int] | None) -> Any:
     """The way out of a stretch, and to its neighbours, by keyboard, too."""
     numbers = view.analysis.facts.steps.numbers
-    if len(numbers) < LEAST_STRETCH:
+    if len(numbers) < MIN_STRETCH:
         return None
     low, high = shown or (int(numbers[0]), int(numbers[-1]))
     middle, length = (low + high) // 2, max((high - low) // 2, 2)
@@ -110,9 +110,9 @@ def ordered_choices(
         return None
     first = order[0]
     options = [("", f"rank {first} ({why})" if why else f"rank {first}")]
-    options += [(str(rank), f"rank {rank}") for rank in order[1:MOST_LINKS]]
+    options += [(str(rank), f"rank {rank}") for rank in order[1:MAX_LINKS]]
     asked = view.number("rank")
-    if asked in order[MOST_LINKS:]:
+    if asked in order[MAX_LINKS:]:
         options.append((str(asked), f"rank {asked}"))
     if with_all:
         options.append(("all", "mean of all"))
@@ -173,7 +173,7 @@ def _outliers(view: View) -> Any:
     steps = view.analysis.facts.steps
     longest = steps.duration_ns.max(axis=0)
     usual = float(np.median(longest))
-    order = np.argsort(-longest, kind="stable")[:MOST_OUTLIERS]
+    order = np.argsort(-longest, kind="stable")[:MAX_OUTLIERS]
     slow = [int(column) for column in order if longest[column] > SLOW_RATIO * usual]
     if not slow:
         return card(
@@ -201,5 +201,5 @@ def _different(view: View, column: int) -> str:
         excess.append((float(more[row]), f"{label_of(part, breakdown)} on rank {breakdown.ranks[row]}"))
     excess.sort(reverse=True)
     least = 0.2 * max(excess[0][0], 1.0)
-    shown = [f"{words} (+{milliseconds(ns)})" for ns, words in excess[:MOST_PARTS] if ns > least]
+    shown = [f"{words} (+{milliseconds(ns)})" for ns, words in excess[:MAX_PARTS] if ns > least]
     return ", ".join(shown)

@@ -17,7 +17,7 @@ from . import View
 #: A slider that stands here changes nothing.
 AS_IT_IS: Final = 100
 #: Steps of the plan that are shown.
-MOST_PLAN: Final = 5
+MAX_PLAN: Final = 5
 
 
 def _percent(name: str) -> Callable[[int], str]:
@@ -37,7 +37,7 @@ def layout(view: View) -> Any:
     """The page."""
     summary, facts = view.summary, view.analysis.facts
     has_steps = facts.steps.count > 0
-    many = len(facts.ranks) > figures_ranks.MOST_ROWS
+    many = len(facts.ranks) > figures_ranks.MAX_ROWS
     return [
         card("First of all", html.Ul([html.Li(clean(words)) for words in summary.shown_condition]))
         if summary.shown_condition
@@ -93,7 +93,7 @@ def _verdict(view: View) -> Any:
 
 def _plan(view: View) -> Any:
     """From the mean step as it is to what is left when everything has been changed that is worth it."""
-    plan = view.summary.plan[:MOST_PLAN]
+    plan = view.summary.plan[:MAX_PLAN]
     if not plan:
         return None
     now = html.Li([html.Strong(milliseconds(view.summary.steps.mean_ns)), html.Span("now", className="soft")])

@@ -10,14 +10,14 @@ from ...timeline.commands.arguments import clean
 from ...timeline.errors import TlkitError
 from ...timeline.vocabulary import LaneKind
 from .run import Run
-from .table import MOST_NAME, exposed_ns, name_of
+from .table import MAX_NAME, exposed_ns, name_of
 
 #: Characters of args that are read, of a value that is shown, and args that are shown.
-MOST_ARGS: Final = 20_000
-MOST_VALUE: Final = 600
-MOST_KEYS: Final = 100
+MAX_ARGS: Final = 20_000
+MAX_VALUE: Final = 600
+MAX_KEYS: Final = 100
 #: Arrows of a span.
-MOST_FLOWS: Final = 200
+MAX_FLOWS: Final = 200
 #: Args in which our shards hold times of the rank's own clock.
 _TIMES: Final = ("submitted", "negotiated", "arrivals")
 
@@ -34,14 +34,14 @@ def describe(run: Run, number: int) -> dict[str, Any]:
         "row": int(run.rows.row_of_span[number]),
         "rank": rank,
         "step": step,
-        "lane": clean(str(span["lane"]))[:MOST_NAME],
+        "lane": clean(str(span["lane"]))[:MAX_NAME],
         "name": name_of(str(span["name"]), step),
         "category": str(span["category"]),
         "start_ns": start_ns,
         "dur_ns": dur_ns,
         "exposed_ns": int(exposed_ns(run, np.array([number]))[0]),
         "args": _args(run, int(span["args_row"]), collective),
-        "flows": _flows(run, number, span, collective)[:MOST_FLOWS],
+        "flows": _flows(run, number, span, collective)[:MAX_FLOWS],
     }
 
 
@@ -89,7 +89,7 @@ def _args(run: Run, row: int, collective: pd.Series | None) -> list[list[Any]]:
     if row < 0:
         return []
     try:
-        raw = run.trace.raw_args[row][:MOST_ARGS]
+        raw = run.trace.raw_args[row][:MAX_ARGS]
     except TlkitError as error:
         return [["", clean(str(error)), ""]]
     try:
@@ -97,15 +97,15 @@ def _args(run: Run, row: int, collective: pd.Series | None) -> list[list[Any]]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        return [["", clean(raw.decode("utf-8", "replace"))[:MOST_VALUE], ""]]
+        return [["", clean(raw.decode("utf-8", "replace"))[:MAX_VALUE], ""]]
     rows = []
-    for key, value in list(found.items())[:MOST_KEYS]:
+    for key, value in list(found.items())[:MAX_KEYS]:
         in_run = None if collective is None or key not in _TIMES else _time_of_run(run, key, collective)
         if in_run is not None:
             rows += in_run
         else:
             shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            rows.append([clean(str(key))[:MOST_NAME], clean(shown)[:MOST_VALUE], ""])
+            rows.append([clean(str(key))[:MAX_NAME], clean(shown)[:MAX_VALUE], ""])
     return rows
 
 
@@ -167,7 +167,7 @@ def _of_collective(run: Run, collective: pd.Series) -> list[list[Any]]:
     everywhere = table[(table["seq"] == collective["seq"]) & (table["process_set"] == collective["process_set"])]
     here = rows.row_of(int(collective["rank"]), LaneKind.COMMUNICATION)
     flows: list[list[Any]] = []
-    for row in everywhere.head(MOST_FLOWS).to_dict("records"):
+    for row in everywhere.head(MAX_FLOWS).to_dict("records"):
         rank = int(row["rank"])
         there = rows.row_of(rank, LaneKind.COMMUNICATION)
         if row["submitted_ns"] >= 0:

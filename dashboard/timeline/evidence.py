@@ -33,7 +33,7 @@ _OF_CLASS: Final = {
     "compute": Category.FORWARD,
 }
 #: Ranks that an address names.
-MOST_RANKS: Final = 16
+MAX_RANKS: Final = 16
 
 
 def place_of(analysis: Analysis, finding: Finding) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def place_of(analysis: Analysis, finding: Finding) -> dict[str, Any]:
     step = _step_of(analysis, finding)
     if step is not None:
         query["step"] = step
-    if finding.ranks and len(finding.ranks) <= MOST_RANKS:
+    if finding.ranks and len(finding.ranks) <= MAX_RANKS:
         query["ranks"] = ",".join(map(str, finding.ranks))
     part = _part_of(finding)
     if part is not None and part in {str(name) for name in analysis.trace.spans["category"].cat.categories}:

@@ -16,9 +16,9 @@ from .rows import CATEGORIES, Rows
 #: Shades between empty and full that a column may have.
 SHADES: Final = 8
 #: Rectangles of a view, whatever is asked for.
-MOST_RECTANGLES: Final = 60_000
+MAX_RECTANGLES: Final = 60_000
 #: Columns of the widest screen.
-MOST_COLUMNS: Final = 4096
+MAX_COLUMNS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ def view(rows: Rows, low_ns: int, high_ns: int, shown: Sequence[int], columns: i
     Raises:
         ValueError: there is no such stretch or screen.
     """
-    if high_ns <= low_ns or not 1 <= columns <= MOST_COLUMNS:
+    if high_ns <= low_ns or not 1 <= columns <= MAX_COLUMNS:
         raise ValueError("a stretch of time and between 1 and 4096 columns are needed")
     parts = []
-    left = MOST_RECTANGLES
+    left = MAX_RECTANGLES
     for place, row in enumerate(shown):
         if not 0 <= row < len(rows):
             continue

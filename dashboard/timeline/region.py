@@ -13,14 +13,14 @@ from ...timeline.vocabulary import Category
 from .block_sums import Keys, Stretches
 from .rows import CATEGORIES
 from .run import Run
-from .table import MOST_NAME, exposed_ns
+from .table import MAX_NAME, exposed_ns
 
 #: Rows of the table by name.
-MOST_GROUPS: Final = 300
+MAX_GROUPS: Final = 300
 #: What spans can be grouped by.
 GROUPINGS: Final = ("name", "lane", "rank")
 #: More spans are not looked at one by one for how much of them is exposed.
-MOST_EXPOSED: Final = 400_000
+MAX_EXPOSED: Final = 400_000
 _EXPOSED: Final = (Category.NEGOTIATE, Category.QUEUE, Category.FUSION, Category.COLLECTIVE)
 
 
@@ -78,7 +78,7 @@ def _groups(run: Run, region: Region, stretches: Stretches, grouping: str) -> tu
     _, category_of, name_of = run.groups
     bounds = (region.low_ns, region.high_ns)
     exposed: np.ndarray = np.zeros(keys.size)
-    is_known = stretches.count <= MOST_EXPOSED
+    is_known = stretches.count <= MAX_EXPOSED
     if is_known:
         found = blocks.one_by_one(stretches, keys, *bounds)
         waited = exposed_ns(run, rows.span[stretches.positions()])
@@ -99,7 +99,7 @@ def _groups(run: Run, region: Region, stretches: Stretches, grouping: str) -> tu
 
     shown = [
         {
-            "name": clean(words(key)[0])[:MOST_NAME],
+            "name": clean(words(key)[0])[:MAX_NAME],
             "category": words(key)[1],
             "count": int(found.counts[key]),
             "sum_ns": int(found.sums_ns[key]),
@@ -107,9 +107,9 @@ def _groups(run: Run, region: Region, stretches: Stretches, grouping: str) -> tu
             "longest_ns": int(found.longest_ns[key]),
             "exposed_ns": int(exposed[key]) if is_known else None,
         }
-        for key in order[:MOST_GROUPS].tolist()
+        for key in order[:MAX_GROUPS].tolist()
     ]
-    return shown, max(len(order) - MOST_GROUPS, 0)
+    return shown, max(len(order) - MAX_GROUPS, 0)
 
 
 def _inside(moments: Intervals, low_ns: int, high_ns: int) -> Intervals:

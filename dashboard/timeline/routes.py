@@ -19,20 +19,20 @@ from ...timeline.export.files import write
 from ...timeline.model.selection import select
 from ..source import Source
 from . import details, search, tracks
-from .lod import MOST_COLUMNS, SHADES, view
+from .lod import MAX_COLUMNS, SHADES, view
 from .region import Region, summarise
 from .rows import CATEGORIES, ORDER
 from .run import Run
-from .table import MOST_NAME, MOST_PAGE, Question, Table, name_of
+from .table import MAX_NAME, MAX_PAGE, Question, Table, name_of
 
 #: Rows that are drawn at a time.
-MOST_ROWS: Final = 400
+MAX_ROWS: Final = 400
 #: Characters of a list of rows, and ranks in it.
-MOST_LIST: Final = 4000
+MAX_LIST: Final = 4000
 #: Spans that a search sends for the canvas to mark; all are counted.
-MOST_MATCHES: Final = 500
+MAX_MATCHES: Final = 500
 #: A slice is made of so many spans at most.
-MOST_SLICE: Final = 2_000_000
+MAX_SLICE: Final = 2_000_000
 
 
 def add_routes(server: Flask, source: Source, *, host: str = "127.0.0.1") -> None:
@@ -108,8 +108,8 @@ def _window() -> tuple[int, int]:
 
 def _columns() -> int:
     columns = _integer("columns")
-    if not 1 <= columns <= MOST_COLUMNS:
-        abort(400, description=f"columns has to be between 1 and {MOST_COLUMNS}")
+    if not 1 <= columns <= MAX_COLUMNS:
+        abort(400, description=f"columns has to be between 1 and {MAX_COLUMNS}")
     return columns
 
 
@@ -117,12 +117,12 @@ def _numbers(name: str, most: int) -> list[int]:
     """A list like 0-12,15,20-40 of at most so many numbers."""
     text = request.args.get(name, "")
     found: list[int] = []
-    for part in text[: MOST_LIST + 1].split(",") if text else ():
+    for part in text[: MAX_LIST + 1].split(",") if text else ():
         low, _, high = part.partition("-")
         if not low.isdigit() or not (high or low).isdigit() or len(low) > 9 or len(high) > 9:  # noqa: PLR2004
             abort(400, description=f"{name} has to be a list of whole numbers, such as 0-12,15")
         found += range(int(low), min(int(high or low), int(low) + most) + 1)
-        if len(found) > most or len(text) > MOST_LIST:
+        if len(found) > most or len(text) > MAX_LIST:
             abort(400, description=f"{name} has too many numbers")
     return found
 
@@ -134,13 +134,13 @@ def _rows(source: Source, run: Run) -> dict[str, Any]:
     _, low, high = run.steps
     return {
         "version": source.version,
-        "lanes": [clean(rows.lanes[code])[:MOST_NAME] for code in used.tolist()],
+        "lanes": [clean(rows.lanes[code])[:MAX_NAME] for code in used.tolist()],
         "lane": lane.tolist(),
         "kind": rows.kind.tolist(),
         "kinds": list(map(str, ORDER)),
         "depth": rows.depth.tolist(),
         "ranks": rows.ranks.tolist(),
-        "hosts": {str(rank): clean(host)[:MOST_NAME] for rank, host in meta.hosts.items()},
+        "hosts": {str(rank): clean(host)[:MAX_NAME] for rank, host in meta.hosts.items()},
         "exposed_ns": {str(rank): ns for rank, ns in run.exposed_ns.items()},
         "end_ns": rows.end_of_all_ns,
         "first_step_ns": int(low[0]) if len(low) else 0,
@@ -160,7 +160,7 @@ def _rows(source: Source, run: Run) -> dict[str, Any]:
 
 def _view(source: Source, run: Run) -> Response:
     low, high = _window()
-    shown = view(run.rows, low, high, _numbers("rows", MOST_ROWS), _columns())
+    shown = view(run.rows, low, high, _numbers("rows", MAX_ROWS), _columns())
     answer = Response(shown.to_bytes(), mimetype="application/octet-stream")
     answer.headers["X-Version"] = str(source.version)
     return answer
@@ -176,7 +176,7 @@ def _span_number(run: Run) -> int:
 def _names(run: Run) -> dict[str, str]:
     """Names of some spans, by number."""
     spans = run.trace.spans
-    numbers = [number for number in _numbers("numbers", MOST_ROWS) if number < len(spans)]
+    numbers = [number for number in _numbers("numbers", MAX_ROWS) if number < len(spans)]
     names, ranks, starts = spans["name"], spans["rank"].to_numpy(), spans["start_ns"].to_numpy()
     return {
         str(number): name_of(str(names.iat[number]), run.step_of(int(ranks[number]), int(starts[number])))
@@ -224,13 +224,13 @@ def _spans(run: Run) -> dict[str, Any]:
 def _args(run: Run) -> dict[str, Any]:
     """Spans by their args, some at a time: `next` is where to go on."""
     found = search.find_in_args(run, request.args.get("q", ""), _integer("begin", 0))
-    numbers = np.array(found.spans[:MOST_MATCHES], dtype=np.int64)
+    numbers = np.array(found.spans[:MAX_MATCHES], dtype=np.int64)
     rank = request.args.get("rank", "")
     if rank:
         numbers = numbers[run.trace.spans["rank"].to_numpy()[numbers] == _integer("rank")]
     return {
         "count": len(found.spans) if not rank else len(numbers),
-        "spans": Table(run).describe(numbers[:MOST_PAGE]),
+        "spans": Table(run).describe(numbers[:MAX_PAGE]),
         "next": found.next,
         "ratio": found.ratio,
     }
@@ -267,7 +267,7 @@ def _counter(run: Run) -> dict[str, Any]:
     columns = _columns()
     try:
         return {
-            str(number): tracks.counter(run, number, low, high, columns) for number in _numbers("numbers", MOST_ROWS)
+            str(number): tracks.counter(run, number, low, high, columns) for number in _numbers("numbers", MAX_ROWS)
         }
     except IndexError:
         abort(404, description="there is no such counter")
@@ -277,7 +277,7 @@ def _slice(run: Run) -> Response:
     """A stretch of time as a Chrome trace."""
     low, high = _window()
     inside = sum(last - first for first, last in (run.rows.within(row, low, high) for row in range(len(run.rows))))
-    if inside > MOST_SLICE:
+    if inside > MAX_SLICE:
         abort(400, description=f"{inside:,} spans are too many to hand over: zoom in")
     try:
         part = select(run.trace, time_ns=(low, high))

@@ -17,7 +17,7 @@ from ...timeline.vocabulary import LaneKind
 from .waits import Pieces, find_pieces
 
 #: Deeper nesting is drawn into the last row.
-MOST_DEPTH: Final = 12
+MAX_DEPTH: Final = 12
 #: Lanes of a rank from top to bottom.
 ORDER: Final = (
     LaneKind.STEPS,
@@ -202,5 +202,5 @@ def _depths(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """How many of the spans, which are sorted by start, are open when each begins."""
     ended = np.searchsorted(np.sort(end), start, side="right")
     # An instantaneous span has ended when it begins.
-    depth: np.ndarray = np.clip(np.arange(len(start)) - ended, 0, MOST_DEPTH - 1).astype(np.int8)
+    depth: np.ndarray = np.clip(np.arange(len(start)) - ended, 0, MAX_DEPTH - 1).astype(np.int8)
     return depth

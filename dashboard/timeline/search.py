@@ -12,13 +12,13 @@ from ...timeline.read.args import FileArgs
 from .run import Run
 
 #: A longer pattern is no search but an attack.
-MOST_PATTERN: Final = 200
+MAX_PATTERN: Final = 200
 #: Names are tried one by one: so many at most.
-MOST_NAMES: Final = 200_000
+MAX_NAMES: Final = 200_000
 #: How long one request looks into args; the next one goes on where it stopped.
 ARGS_S: Final = 0.2
 #: Spans that are found by their args.
-MOST_BY_ARGS: Final = 2000
+MAX_BY_ARGS: Final = 2000
 _BLOCK: Final = 4 << 20
 
 
@@ -28,10 +28,10 @@ def of_dictionary(words: pd.Index, wanted: str) -> np.ndarray:
     Raises:
         UsageError: it is too long, or no regular expression.
     """
-    if len(wanted) > MOST_PATTERN:
-        raise UsageError(f"a search has at most {MOST_PATTERN} characters")
+    if len(wanted) > MAX_PATTERN:
+        raise UsageError(f"a search has at most {MAX_PATTERN} characters")
     found = np.zeros(len(words), dtype=bool)
-    text = words[:MOST_NAMES].astype("string[pyarrow]")
+    text = words[:MAX_NAMES].astype("string[pyarrow]")
     if is_expression(wanted):
         try:
             # The engine of Arrow (RE2) takes linear time, whatever the pattern.
@@ -78,8 +78,8 @@ def find_in_args(run: Run, wanted: str, begin: int) -> ByArgs:
     Args:
         begin: 0, or `next` of the answer before.
     """
-    if len(wanted) > MOST_PATTERN:
-        raise UsageError(f"a search has at most {MOST_PATTERN} characters")
+    if len(wanted) > MAX_PATTERN:
+        raise UsageError(f"a search has at most {MAX_PATTERN} characters")
     rows = run.trace.spans["args_row"].to_numpy()
     args = run.trace.raw_args
     total = len(args)
@@ -107,7 +107,7 @@ def _one_by_one(args: object, needle: bytes, begin: int, until: float) -> tuple[
     hits: list[int] = []
     lower = needle.lower()
     row, total = begin, len(args)
-    while row < total and len(hits) < MOST_BY_ARGS:
+    while row < total and len(hits) < MAX_BY_ARGS:
         if lower in bytes(args[row]).lower():
             hits.append(row)
         row += 1
@@ -120,14 +120,14 @@ def _in_files(args: FileArgs, needle: bytes, begin: int, until: float) -> tuple[
     """Blocks of the file are searched as bytes; what is found outside of args (in names, between events) is passed over."""
     hits: list[int] = []
     row = begin
-    while row < len(args) and len(hits) < MOST_BY_ARGS and time.monotonic() <= until:
+    while row < len(args) and len(hits) < MAX_BY_ARGS and time.monotonic() <= until:
         part, first = args.part_of(row)
         places = args.parts[part][1]
         starts, sizes = places.starts, places.sizes
         last = first + len(starts)
         index = np.arange(row - first, len(starts))
         inside = index[starts[index] >= 0] if (starts[index[:1]] < 0).any() or starts.min() < 0 else index
-        apart = index[starts[index] < -1][:MOST_BY_ARGS]
+        apart = index[starts[index] < -1][:MAX_BY_ARGS]
         hits += [first + int(odd) for odd in apart if needle in places.own[-2 - int(starts[odd])]]
         if len(inside) and (np.diff(starts[inside]) < 0).any():
             inside = inside[np.argsort(starts[inside], kind="stable")]
@@ -135,7 +135,7 @@ def _in_files(args: FileArgs, needle: bytes, begin: int, until: float) -> tuple[
         else:
             is_sorted = True
         begin_at, place = starts[inside], 0
-        while place < len(inside) and len(hits) < MOST_BY_ARGS:
+        while place < len(inside) and len(hits) < MAX_BY_ARGS:
             low = int(begin_at[place])
             stop = max(int(np.searchsorted(begin_at, low + _BLOCK)), place + 1)
             high = int(begin_at[stop - 1]) + int(sizes[inside[stop - 1]])

@@ -15,10 +15,10 @@ from .run import Run
 #: Columns that may be sorted by.
 ORDERS: Final = ("start", "duration", "name", "lane", "rank", "step", "exposed")
 #: Rows of a page, and the last row that can be asked for.
-MOST_PAGE: Final = 500
-MOST_OFFSET: Final = 100_000
+MAX_PAGE: Final = 500
+MAX_OFFSET: Final = 100_000
 #: Characters of a name that are shown.
-MOST_NAME: Final = 400
+MAX_NAME: Final = 400
 #: Answers that are kept, so that the next page costs nothing.
 _KEPT: Final = 4
 #: Categories whose time can be exposed.
@@ -66,13 +66,13 @@ class Table:
         """
         if question.order not in ORDERS:
             raise UsageError(f"order has to be one of {', '.join(ORDERS)}")
-        if not 0 <= offset <= MOST_OFFSET or not 1 <= limit <= MOST_PAGE:
-            raise UsageError(f"offset is at most {MOST_OFFSET}, limit at most {MOST_PAGE}")
+        if not 0 <= offset <= MAX_OFFSET or not 1 <= limit <= MAX_PAGE:
+            raise UsageError(f"offset is at most {MAX_OFFSET}, limit at most {MAX_PAGE}")
         needed = offset + limit
         with self._run.lock:
             kept = self._kept.get(question)
             if kept is None or len(kept.spans) < min(needed, kept.count):
-                kept = self._answer(question, max(2 * needed, 2 * MOST_PAGE))
+                kept = self._answer(question, max(2 * needed, 2 * MAX_PAGE))
                 self._kept[question] = kept
                 while len(self._kept) > _KEPT:
                     del self._kept[next(iter(self._kept))]
@@ -147,7 +147,7 @@ class Table:
             {
                 "number": int(number),
                 "name": name_of(str(row["name"]), int(step)),
-                "lane": clean(str(row["lane"]))[:MOST_NAME],
+                "lane": clean(str(row["lane"]))[:MAX_NAME],
                 "category": str(row["category"]),
                 "rank": int(row["rank"]),
                 "step": int(step),
@@ -162,7 +162,7 @@ class Table:
 def name_of(name: str, step: int) -> str:
     """A span's name as pages show it; a step with its number."""
     shown = f"{name} {step}" if name == STEP and step >= 0 else name
-    return clean(shown if len(shown) <= MOST_NAME else shown[: MOST_NAME // 2] + "…" + shown[-MOST_NAME // 2 :])
+    return clean(shown if len(shown) <= MAX_NAME else shown[: MAX_NAME // 2] + "…" + shown[-MAX_NAME // 2 :])
 
 
 def steps_of(run: Run, ranks: np.ndarray, starts: np.ndarray) -> np.ndarray:

@@ -10,18 +10,18 @@ from ...timeline.vocabulary import LaneKind
 from .run import Run
 
 #: Steps and counters that are sent.
-MOST_STEPS: Final = 400
-MOST_COUNTERS: Final = 2000
-MOST_NAME: Final = 200
+MAX_STEPS: Final = 400
+MAX_COUNTERS: Final = 2000
+MAX_NAME: Final = 200
 
 
 def counters(run: Run) -> list[dict[str, Any]]:
     """The counters there are."""
     described = []
-    for rank, name, _, values in run.counters[:MOST_COUNTERS]:
+    for rank, name, _, values in run.counters[:MAX_COUNTERS]:
         finite = values[np.isfinite(values)]
         low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-        described.append({"rank": rank, "name": clean(name)[:MOST_NAME], "low": low, "high": high})
+        described.append({"rank": rank, "name": clean(name)[:MAX_NAME], "low": low, "high": high})
     return described
 
 
@@ -31,7 +31,7 @@ def counter(run: Run, number: int, low_ns: int, high_ns: int, columns: int) -> l
     Raises:
         IndexError: there is no such counter.
     """
-    if not 0 <= number < min(len(run.counters), MOST_COUNTERS):
+    if not 0 <= number < min(len(run.counters), MAX_COUNTERS):
         raise IndexError(number)
     _, _, ts, values = run.counters[number]
     first = max(int(np.searchsorted(ts, low_ns, side="left")) - 1, 0)
@@ -52,7 +52,7 @@ def steps(run: Run, low_ns: int, high_ns: int) -> dict[str, Any]:
     numbers, low, high = run.steps
     first = int(np.searchsorted(np.maximum.accumulate(high), low_ns, side="right")) if len(high) else 0
     last = int(np.searchsorted(low, high_ns, side="left"))
-    shown = slice(first, last) if last - first <= MOST_STEPS else slice(0, 0)
+    shown = slice(first, last) if last - first <= MAX_STEPS else slice(0, 0)
     return {
         "count": max(last - first, 0),
         "total": len(numbers),
@@ -89,7 +89,7 @@ def path(run: Run, low_ns: int, high_ns: int, columns: int) -> list[list[Any]]:
                 int(start[begin]),
                 int(end[stop - 1]),
                 str(why[best]),
-                clean(str(operation[best]))[:MOST_NAME],
+                clean(str(operation[best]))[:MAX_NAME],
             ]
         )
     return drawn

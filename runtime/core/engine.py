@@ -22,7 +22,7 @@ from .control.member import Member
 from .control.messages import ClockOffset as ClockOffsetMessage
 from .control.messages import Request
 from .control.service import ControlPlane
-from .control.values import MOST_SMALL_NBYTES, sends_along
+from .control.values import MAX_SMALL_NBYTES, sends_along
 from .executor import Executor
 from .kinds import Kind
 from .meeting import Joined, Wanted, meet
@@ -114,7 +114,7 @@ class Engine:
                 cache_capacity=config.cache_capacity,
                 combine=binding.combine,
             )
-        self._small_nbytes = min(config.small_tensor_nbytes, MOST_SMALL_NBYTES) if launched.size > 1 else 0
+        self._small_nbytes = min(config.small_tensor_nbytes, MAX_SMALL_NBYTES) if launched.size > 1 else 0
         self._clock: ClockOffset = SAME_CLOCK
         if launched.rank != 0:
             # Rank 0 answers as soon as its control thread runs; ours must not read the channel before that is done.

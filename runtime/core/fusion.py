@@ -8,7 +8,7 @@ from .control.messages import Request
 from .kinds import Kind
 
 #: Most characters of names in a batch, so that no message about it grows beyond what is taken.
-_MOST_NAMED: Final = 1 << 23
+_MAX_NAMED: Final = 1 << 23
 
 
 class Negotiated:
@@ -117,7 +117,7 @@ def fuse(ready: Sequence[Negotiated], threshold_nbytes: int) -> list[list[Negoti
                 position += 1
                 nbytes = candidate.nbytes
                 length = len(candidate.request.name)
-                if candidate.fusion_key == key and taken + nbytes <= threshold_nbytes and named + length <= _MOST_NAMED:
+                if candidate.fusion_key == key and taken + nbytes <= threshold_nbytes and named + length <= _MAX_NAMED:
                     batch.append(candidate)
                     taken += nbytes
                     named += length

@@ -8,7 +8,7 @@ from ...timeline.record.nvtx_ranges import NvtxRanges
 from ...timeline.vocabulary import GARBAGE_COLLECTION, Category, LaneKind
 
 #: Shorter collections cost nothing that anybody would notice.
-_LEAST_NS: Final = 500_000
+_MIN_NS: Final = 500_000
 
 
 class _Pause:
@@ -32,7 +32,7 @@ def _callback(phase: str, information: dict[str, Any]) -> None:
         nvtx, _Pause.nvtx = _Pause.nvtx, None
         if nvtx is not None:
             nvtx.pop()
-        if end_ns - start_ns >= _LEAST_NS:
+        if end_ns - start_ns >= _MIN_NS:
             described = {"generation": generation, "collected": information.get("collected", 0)}
             # Another thread may be interrupted just before it begins to collect, and the training go on for a moment.
             lane = LaneKind.COMPUTE if recorder.is_training_thread() else LaneKind.OTHER

@@ -18,7 +18,7 @@ from tests.integration.ranks import REPOSITORY
 from .harness import DASH, LIMIT_S, TOKEN, Server, amount, collecting, report, wait_for
 
 #: More than a server keeps at once.
-MOST_HELD = 500
+MAX_HELD = 500
 
 
 @contextlib.contextmanager
@@ -82,7 +82,7 @@ def test_half_open(
                 began = time.monotonic()
                 assert server.ask(path)[0] == 200
                 slowest_s = max(slowest_s, time.monotonic() - began)
-        assert server.descriptors < MOST_HELD + 100
+        assert server.descriptors < MAX_HELD + 100
         left = list(held)
 
         def drip() -> bool:

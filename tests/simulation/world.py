@@ -18,7 +18,7 @@ from .script import Script
 
 #: Nothing takes longer, unless it hangs.
 _LONGEST_NS = 600 * 10**9
-_MOST_EVENTS = 400_000
+_MAX_EVENTS = 400_000
 
 #: From the seed of a job to that of the one after it.
 _NEXT_ROUND = 10**9
@@ -258,7 +258,7 @@ class World:
         """Something has happened."""
         self._lose_members()
         self._steps += 1
-        if self._steps > _MOST_EVENTS:
+        if self._steps > _MAX_EVENTS:
             self.fault("it never comes to an end")
 
     @property

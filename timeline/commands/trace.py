@@ -36,7 +36,7 @@ Chrome trace JSON; plain, gzip or zstd; files, folders or patterns.
 
 
 #: Ranks that a table shows.
-_MOST_RANKS = 32
+_MAX_RANKS = 32
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -186,7 +186,7 @@ def _show(summary: dict[str, Any]) -> None:
         return
     columns = ("rank", "kernels", "computing", "other work", "idle", "communicating", "of that hidden")
     table = Table(*columns, box=None, header_style="bold")
-    for rank, device in list(devices.items())[:_MOST_RANKS]:
+    for rank, device in list(devices.items())[:_MAX_RANKS]:
         overlap = device["overlap_percent"]
         table.add_row(
             rank,
@@ -195,8 +195,8 @@ def _show(summary: dict[str, Any]) -> None:
             "" if overlap is None else f"{overlap:.1f}%",
         )
     console.print(table)
-    if len(devices) > _MOST_RANKS:
-        console.print(f"and {len(devices) - _MOST_RANKS} more ranks: --json has them all")
+    if len(devices) > _MAX_RANKS:
+        console.print(f"and {len(devices) - _MAX_RANKS} more ranks: --json has them all")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from ..vocabulary import Category, LaneKind
 
 #: Processes of the file: rank 0 is this one.
 FIRST_PROCESS: Final = 100
-_MOST_NAME: Final = 200
+_MAX_NAME: Final = 200
 _HEAD: Final = """\
 SetFileDisplayName, "timeline"
 @RangePush, Time, ProcessId, ThreadId, CategoryId, Color, Message
@@ -29,7 +29,7 @@ TimeBase = Relative
 
 
 def _quoted(name: str) -> str:
-    return '"' + clean(name)[:_MOST_NAME].replace('"', "'").replace("\\", "/") + '"'
+    return '"' + clean(name)[:_MAX_NAME].replace('"', "'").replace("\\", "/") + '"'
 
 
 def write_nvtxt(trace: Trace, file: TextIO) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 _DRIFT = 1e-4
 _WANDER = 1e-8
 
-_MOST_NS = 2.0**61
+_MAX_NS = 2.0**61
 
 #: No reading is better than this.
-_LEAST_NS = 500.0
+_MIN_NS = 500.0
 
 
 def smooth(first: tuple[int, int], readings: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
@@ -28,7 +28,7 @@ def smooth(first: tuple[int, int], readings: Sequence[tuple[int, int, int]]) -> 
     """
     ordered = sorted(reading for reading in readings if reading[0] >= 0)
     state = np.array([float(first[0]), 0.0])
-    spread = np.diag([max(first[1] / 2, _LEAST_NS) ** 2, _DRIFT**2])
+    spread = np.diag([max(first[1] / 2, _MIN_NS) ** 2, _DRIFT**2])
     before_ns = 0
     kept = []
     for at_ns, offset_ns, uncertainty_ns in ordered:
@@ -38,7 +38,7 @@ def smooth(first: tuple[int, int], readings: Sequence[tuple[int, int, int]]) -> 
         expected = move @ state
         expected_spread = move @ spread @ move.T
         expected_spread[1, 1] += _WANDER**2 * passed_ns / 1e9
-        gain = expected_spread[:, 0] / (expected_spread[0, 0] + max(uncertainty_ns / 2, _LEAST_NS) ** 2)
+        gain = expected_spread[:, 0] / (expected_spread[0, 0] + max(uncertainty_ns / 2, _MIN_NS) ** 2)
         state = expected + gain * (offset_ns - expected[0])
         spread = expected_spread - np.outer(gain, expected_spread[0])
         kept.append((move, expected, expected_spread, state, spread))
@@ -51,5 +51,5 @@ def smooth(first: tuple[int, int], readings: Sequence[tuple[int, int, int]]) -> 
             state = state + spread @ move.T @ np.linalg.pinv(expected_spread) @ (following - expected)
         following = state
         # A damaged file may say anything.
-        offsets.append(round(float(np.clip(np.nan_to_num(state[0]), -_MOST_NS, _MOST_NS))))
+        offsets.append(round(float(np.clip(np.nan_to_num(state[0]), -_MAX_NS, _MAX_NS))))
     return [(at_ns, offset_ns) for (at_ns, _, _), offset_ns in zip(ordered, reversed(offsets), strict=True)]

@@ -20,7 +20,7 @@ from ..model.trace import (
     Trace,
     TraceMeta,
 )
-from ..read.json_events import MOST_US, Event, args_of, iterate_events, nanoseconds
+from ..read.json_events import MAX_US, Event, args_of, iterate_events, nanoseconds
 from ..read.source import Source
 from ..scanning import check_proportion
 from ..vocabulary import (
@@ -128,7 +128,7 @@ class _Reader:
             self.events += len(events)
             for event in events:
                 handler = handlers.get(event.ph)
-                if not abs(event.ts) < MOST_US:
+                if not abs(event.ts) < MAX_US:
                     self.dropped["impossible_time"] += 1
                 elif handler is None:
                     self.dropped["unknown_phase"] += 1

@@ -39,7 +39,7 @@ from .tlkit_sums import KNOWN_OF_SUMS
 NAME: Final = "tlkit"
 
 #: Missing ranks that a note names.
-_MOST_NAMED: Final = 10
+_MAX_NAMED: Final = 10
 
 #: Columns of ns that are no moments.
 _LENGTHS: Final = {"dur_ns", "copy_ns", *(f"{part}_ns" for part in PARTS)}
@@ -188,7 +188,7 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> T
     notes = []
     if size > len(ranks):
         # The size is a number out of the file: look for as many missing ranks as are named, not for all there might be.
-        missing = list(islice((rank for rank in range(size) if rank not in ranks), _MOST_NAMED))
+        missing = list(islice((rank for rank in range(size) if rank not in ranks), _MAX_NAMED))
         more = ", …" if size - len(ranks) > len(missing) else ""
         notes.append(f"{size - len(ranks)} of {size} ranks have no shard here: {', '.join(map(str, missing))}{more}")
     in_full = any(shard.knows_order and len(shard.steps["step"]) for shard in shards)

@@ -10,7 +10,7 @@ from ..vocabulary import BACKWARD, DATA_WAIT, FORWARD, H2D_COPY, OPTIMIZER_STEP,
 from .tlkit_events import integer
 
 #: Longer than any step; what is beyond it is no length.
-_MOST_US: Final = 1 << 45
+_MAX_US: Final = 1 << 45
 _US: Final = 1000
 
 Sums = dict[str, np.ndarray]
@@ -76,7 +76,7 @@ def _rows_of(args: dict[str, Any]) -> np.ndarray | None:
     if table.ndim != 2 or table.shape[1] != 2 + len(names):  # noqa: PLR2004  a table of rows
         return None
     if (
-        np.abs(table).max() > _MOST_US
+        np.abs(table).max() > _MAX_US
         or table[:, 1:].min() < 0
         or (table[:, 2:].sum(axis=1) > table[:, 1] + len(names)).any()
     ):

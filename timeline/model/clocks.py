@@ -18,13 +18,13 @@ from .trace import Clock, RankClock, Trace
 MEETINGS: Final = ("allreduce", "allgather", "alltoall", "reducescatter", "barrier")
 
 #: With fewer collectives, or less time from the first to the last, clocks are taken to run equally fast.
-_LEAST_FOR_DRIFT: Final = 30
-_LEAST_SPAN_NS: Final = 2_000_000_000
+_MIN_FOR_DRIFT: Final = 30
+_MIN_SPAN_NS: Final = 2_000_000_000
 #: Pairs of collectives that a slope is taken from.
-_MOST_PAIRS: Final = 400
+_MAX_PAIRS: Final = 400
 
 #: Clocks of computers do not differ by more; a steeper slope comes from something else.
-_MOST_DRIFT: Final = 1e-3
+_MAX_DRIFT: Final = 1e-3
 
 _TIMES: Final = {
     "spans": ("start_ns",),
@@ -84,16 +84,16 @@ def compare(arrived: Array, left: Array, other_arrived: Array, other_left: Array
 
 def _possible_drifts(left: Array, other_left: Array) -> list[float]:
     """How much faster the other clock runs: not at all, or by the median slope between collectives far apart (Theil and Sen)."""
-    if len(left) < _LEAST_FOR_DRIFT or left.max() - left.min() < _LEAST_SPAN_NS:
+    if len(left) < _MIN_FOR_DRIFT or left.max() - left.min() < _MIN_SPAN_NS:
         return [0.0]
     order = np.argsort(left, kind="stable")
     left, difference = left[order].astype(np.float64), (other_left - left)[order].astype(np.float64)
     half = len(left) // 2
-    chosen = np.linspace(0, half - 1, min(half, _MOST_PAIRS)).astype(np.int64)
+    chosen = np.linspace(0, half - 1, min(half, _MAX_PAIRS)).astype(np.int64)
     apart = left[chosen + half] - left[chosen]
     slopes = (difference[chosen + half] - difference[chosen])[apart > 0] / apart[apart > 0]
     slope = float(np.median(slopes)) if len(slopes) else 0.0
-    return [slope, 0.0] if abs(slope) < _MOST_DRIFT else [0.0]
+    return [slope, 0.0] if abs(slope) < _MAX_DRIFT else [0.0]
 
 
 def find_clocks(trace: Trace) -> tuple[dict[int, RankClock], tuple[int, ...]]:

@@ -40,7 +40,7 @@ _INNER_FIRST: Final = tuple(
 _TRAINING: Final = {LANE_TIDS[LaneKind.COMPUTE], LANE_TIDS[LaneKind.DATA]}
 
 #: A step with more spans than this is told by its first ones: nobody's loop has as many parts.
-MOST_SPANS: Final = 100_000
+MAX_SPANS: Final = 100_000
 
 Sums = tuple[int, ...]
 """Start and duration of a step, then PARTS; ns."""
@@ -55,7 +55,7 @@ class StepSums:
 
     def add(self, name: str, category: str, tid: int, start_ns: int, end_ns: int) -> None:
         """Take note of a span."""
-        if tid not in _TRAINING or len(self._spans) >= MOST_SPANS:
+        if tid not in _TRAINING or len(self._spans) >= MAX_SPANS:
             return
         position = _POSITION.get(WAIT if name == SYNCHRONIZE else category)
         if position is not None and end_ns > start_ns:

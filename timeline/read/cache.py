@@ -31,10 +31,10 @@ from .source import Source
 VERSION: Final = 11
 
 #: Smaller files are read as fast as the cache.
-LEAST_NBYTES: Final = 4 * 1024 * 1024
+MIN_NBYTES: Final = 4 * 1024 * 1024
 
 #: All that is kept; the traces that were not used for the longest time go first.
-MOST_NBYTES: Final = 10 * 1024**3
+MAX_NBYTES: Final = 10 * 1024**3
 
 #: Of larger files this much at several places is looked at, and when they were changed.
 _WHOLE_NBYTES: Final = 32 * 1024 * 1024
@@ -77,7 +77,7 @@ def _digest(path: Path) -> bytes | None:
 
 def key_of(sources: Sequence[Source], format_name: str) -> str | None:
     """The key of a trace; None if it is too small to be kept, or nothing is."""
-    if cache_folder() is None or sum(source.path.stat().st_size for source in sources) < LEAST_NBYTES:
+    if cache_folder() is None or sum(source.path.stat().st_size for source in sources) < MIN_NBYTES:
         return None
     digest = hashlib.blake2b(f"{VERSION} {format_name}".encode(), digest_size=20)
     for source in sources:
@@ -130,7 +130,7 @@ def store(key: str, trace: Trace, sources: Sequence[Source]) -> None:
         except BaseException:
             cache_entries.remove(scratch)
             raise
-        most = int(os.environ.get("TLKIT_CACHE_BYTES") or MOST_NBYTES)
+        most = int(os.environ.get("TLKIT_CACHE_BYTES") or MAX_NBYTES)
         cache_entries.forget_oldest(base, key, most, time.time())
     except (OSError, ValueError, pa.ArrowException) as error:
         _log.warning("the trace is not kept in %s: %s", base, error)

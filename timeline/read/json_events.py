@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ..scanning import MOST_US, Event, OddEvents, args_of
+from ..scanning import MAX_US, Event, OddEvents, args_of
 
 #: How much is decoded at once.  Smaller costs calls, larger costs memory.
 PIECE_NBYTES: Final = 1024 * 1024
@@ -82,4 +82,4 @@ def nanoseconds(microseconds: float) -> int:
     return round(microseconds * 1000)
 
 
-__all__ = ["MOST_US", "Event", "args_of", "iterate_events", "nanoseconds"]
+__all__ = ["MAX_US", "Event", "args_of", "iterate_events", "nanoseconds"]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
-_MOST_VARINT_NBYTES: Final = 10
+_MAX_VARINT_NBYTES: Final = 10
 _ALL_BITS: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -22,7 +22,7 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
         WireError: it has no end.
     """
     result = shift = 0
-    for position in range(at, min(at + _MOST_VARINT_NBYTES, len(data))):
+    for position in range(at, min(at + _MAX_VARINT_NBYTES, len(data))):
         byte = data[position]
         result |= (byte & 0x7F) << shift
         if byte < 0x80:

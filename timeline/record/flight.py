@@ -25,7 +25,7 @@ WHY: Final = "why.json"
 DEFAULT_KEEP: Final = Keep(64e6, "bytes", "64MB")
 
 #: So many times is enough to find out what is wrong.
-MOST_SET_ASIDE: Final = 20
+MAX_SET_ASIDE: Final = 20
 #: How long a copy waits for the newest records.
 FLUSH_TIMEOUT_S: Final = 2.0
 
@@ -57,7 +57,7 @@ class FlightRecorder:
         Returns:
             Where it is; None if it is not.
         """
-        if name in self._set_aside or len(self._set_aside) >= MOST_SET_ASIDE:
+        if name in self._set_aside or len(self._set_aside) >= MAX_SET_ASIDE:
             return None
         self._set_aside.append(name)
         target = self._folder / (re.sub(r"[^\w.-]", "_", name).lstrip(".") or "unnamed")
@@ -120,12 +120,12 @@ class SlowSteps:
     RATIO: Final = 1.2
     GROUPS_KNOWN: Final = 3
     #: Groups that make the run's own usual step.
-    MOST_GROUPS: Final = 200
+    MAX_GROUPS: Final = 200
 
     def __init__(self) -> None:
         self._group: list[int] = []
         """Durations of the newest steps, ns."""
-        self._means: deque[float] = deque(maxlen=self.MOST_GROUPS)
+        self._means: deque[float] = deque(maxlen=self.MAX_GROUPS)
         self._is_slow = False
 
     def add(self, duration_ns: int) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 from ..vocabulary import CPU_COUNTERS, PROCESS_CPU_COUNTER, STARVED_COUNTERS, Category
 
 _PATH: Final = "/proc/thread-self/schedstat"
-_MOST_NBYTES: Final = 80
+_MAX_NBYTES: Final = 80
 
 
 class ThreadTime:
@@ -30,7 +30,7 @@ class ThreadTime:
             descriptor = self._threads.descriptor = _open()
         if descriptor >= 0:
             try:
-                return time.thread_time_ns(), int(os.pread(descriptor, _MOST_NBYTES, 0).split()[1])
+                return time.thread_time_ns(), int(os.pread(descriptor, _MAX_NBYTES, 0).split()[1])
             except (OSError, ValueError, IndexError):
                 self._threads.descriptor = -1
         return time.thread_time_ns(), -1

@@ -5,12 +5,12 @@ A scanner (`native.c` where it could be compiled, else `portable.py`) takes what
 """
 
 from .events import Events
-from .odd import MOST_US, Event, OddEvents, args_of, decode_args, plain
+from .odd import MAX_US, Event, OddEvents, args_of, decode_args, plain
 from .reading import has_compiled_scanner, scan, scan_all
 from .thrift import check_proportion
 
 __all__ = [
-    "MOST_US",
+    "MAX_US",
     "Event",
     "Events",
     "OddEvents",

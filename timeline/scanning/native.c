@@ -15,9 +15,9 @@
 #endif
 
 #define PADDING 32
-#define MOST_KEYS 32
-#define MOST_DEPTH 512
-#define MOST_US 9000000000000000 /* more does not fit into nanoseconds */
+#define MAX_KEYS 32
+#define MAX_DEPTH 512
+#define MAX_US 9000000000000000 /* more does not fit into nanoseconds */
 
 enum { MORE = 0, ODD = 1, CLOSED = 2, STOPPED = 3, TAKEN = 4, NO_MEMORY = 5 };
 enum { KIND_INTEGER = 0, KIND_TEXT = 1 };
@@ -173,7 +173,7 @@ typedef struct {
     PyObject_HEAD
     Growing columns[COLUMNS];
     Texts texts[ID + 1]; /* for NAME, CATEGORY, PROCESS, THREAD and ID */
-    Key keys[MOST_KEYS];
+    Key keys[MAX_KEYS];
     int key_count, with_ids;
     uint32_t rows;
     Growing scratch, tagged;
@@ -282,7 +282,7 @@ static int skip_word(const uint8_t **position, const uint8_t *e, const char *wor
 /* Any value; checks that it is JSON. */
 static int skip_value(const uint8_t **position, const uint8_t *e) {
     const uint8_t *p = *position;
-    uint64_t levels[MOST_DEPTH / 64 + 1]; /* a bit a level: whether it is an object */
+    uint64_t levels[MAX_DEPTH / 64 + 1]; /* a bit a level: whether it is an object */
     int depth = 0, status, escaped, is_object = 0;
 #define PUSH(object) (levels[depth / 64] = (levels[depth / 64] & ~(1ull << depth % 64)) | (uint64_t)(object) << depth % 64, depth++)
 #define POP() (depth--, is_object = depth ? (int)(levels[(depth - 1) / 64] >> (depth - 1) % 64 & 1) : 0)
@@ -297,7 +297,7 @@ value:
         break;
     case '{':
     case '[':
-        if (depth >= MOST_DEPTH) return ODD;
+        if (depth >= MAX_DEPTH) return ODD;
         is_object = *p == '{';
         PUSH(is_object);
         p = skip_space(p + 1, e);
@@ -394,7 +394,7 @@ static int read_time(Slice slice, int64_t *ns) {
         if (++digits > 16) return ODD; /* before it is computed: more than 18 would overflow */
         number = number * 10 + (*p - '0');
     }
-    if (digits < 1 || number >= MOST_US) return ODD;
+    if (digits < 1 || number >= MAX_US) return ODD;
     int up = 0;
     if (p < slice.end && *p == '.')
         for (p++; p < slice.end && *p >= '0' && *p <= '9'; p++) {
@@ -486,7 +486,7 @@ typedef struct {
     Slice slices[ID + 1];
     int64_t start, duration;
     const uint8_t *args, *args_end;
-    Slice values[MOST_KEYS];
+    Slice values[MAX_KEYS];
     uint64_t has;      /* HAS_* */
     uint64_t has_keys; /* a bit a key */
 } Found;
@@ -619,7 +619,7 @@ static int put(Scanner *s, int column, const void *value, size_t size) { return 
 /* Everything is looked up before anything is stored: an odd event leaves no row, though texts of it may stay. */
 static int store_event(Scanner *s, Found *found, int64_t args_start) {
     int32_t numbers[ID + 1];
-    int32_t texts_of_keys[MOST_KEYS];
+    int32_t texts_of_keys[MAX_KEYS];
     static const Slice empty = {(const uint8_t *)"", (const uint8_t *)"", 1, 0};
     static const Slice zero = {(const uint8_t *)"0", (const uint8_t *)"0" + 1, 0, 0};
     uint8_t phase = 0;
@@ -844,7 +844,7 @@ static int Scanner_init(Scanner *self, PyObject *arguments, PyObject *keywords) 
             Py_ssize_t size;
             const char *name = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(lists[kind], i), &size);
             if (!name) return -1;
-            if (self->key_count >= MOST_KEYS || size < 1 || size >= 64) {
+            if (self->key_count >= MAX_KEYS || size < 1 || size >= 64) {
                 PyErr_SetString(PyExc_ValueError, "at most 32 keys of 1 to 63 bytes");
                 return -1;
             }
@@ -859,7 +859,7 @@ static int Scanner_init(Scanner *self, PyObject *arguments, PyObject *keywords) 
 static void Scanner_dealloc(Scanner *self) {
     for (int i = 0; i < COLUMNS; i++) free(self->columns[i].data);
     for (int i = 0; i <= ID; i++) free_texts(&self->texts[i]);
-    for (int i = 0; i < MOST_KEYS; i++) {
+    for (int i = 0; i < MAX_KEYS; i++) {
         free(self->keys[i].rows.data);
         free(self->keys[i].values.data);
         free_texts(&self->keys[i].texts);

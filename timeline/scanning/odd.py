@@ -15,13 +15,13 @@ import msgspec
 LONGEST_EVENT: Final = 2 * 1024 * 1024
 
 #: Integers with more digits are no ranks, threads or ids: they are kept as text.
-MOST_DIGITS: Final = 18
+MAX_DIGITS: Final = 18
 
 #: What is nested deeper in args is left out where they have to be written anew.
 MAX_DEPTH: Final = 100
 
 #: Times in microseconds from here on do not fit into nanoseconds.
-MOST_US: Final = 9 * 10**15
+MAX_US: Final = 9 * 10**15
 
 #: Bytes that may be looked at in vain; after that an end is looked for nearby only, so that a file of nothing but damage takes
 #: seconds and not hours.
@@ -159,7 +159,7 @@ class OddEvents:
             start, duration = _decimal(times.ts), _decimal(times.dur)
         except (msgspec.MsgspecError, UnicodeError, RecursionError, InvalidOperation, ValueError):
             start, duration = _decimal(repr(event.ts).encode()), _decimal(repr(event.dur).encode())
-        if max(abs(start), abs(duration)) >= MOST_US:
+        if max(abs(start), abs(duration)) >= MAX_US:
             self._dropped["impossible_time"] += 1
             return []
         fields: dict[str, Any] = {
@@ -185,8 +185,8 @@ class OddEvents:
 def _decimal(text: bytes | msgspec.Raw) -> Decimal:
     """Microseconds to the nearest nanosecond, halves away from zero."""
     value = Decimal(bytes(text).decode().strip('"'))
-    if not value.is_finite() or abs(value) >= MOST_US:
-        return Decimal(MOST_US)
+    if not value.is_finite() or abs(value) >= MAX_US:
+        return Decimal(MAX_US)
     return value.quantize(Decimal("0.001"), rounding=ROUND_HALF_UP)
 
 
@@ -195,7 +195,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, int):
-        return value if abs(value) < 10**MOST_DIGITS else str(value)
+        return value if abs(value) < 10**MAX_DIGITS else str(value)
     if isinstance(value, float):
         return value if abs(value) < float("inf") else str(value)
     if isinstance(value, (dict, list)) and depth > MAX_DEPTH:

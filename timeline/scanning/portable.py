@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .odd import MOST_DIGITS, MOST_US, Event
+from .odd import MAX_DIGITS, MAX_US, Event
 
 #: How much is decoded at once; what is odd in a piece makes all of it slow, so it is halved down to the small size.
 PIECE_NBYTES: Final = 4 * 1024 * 1024
@@ -87,7 +87,7 @@ class _Typed(_Numbers):
     """The same where 1 and "1" differ, and neither is True."""
 
     def __missing__(self, value: Any) -> int:
-        if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
+        if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
             raise _OddError
         return super().__missing__(value)
 
@@ -120,7 +120,7 @@ def _exactly(written: Sequence[msgspec.Raw]) -> np.ndarray:
     except pa.ArrowInvalid as error:
         raise _OddError from error
     whole = pc.round(decimals, ndigits=3, round_mode="half_towards_infinity")
-    if pc.max(pc.abs(whole)).as_py() >= MOST_US:
+    if pc.max(pc.abs(whole)).as_py() >= MAX_US:
         raise _OddError
     # The number behind the decimal is the nanoseconds; it lies in the lower half of 16 bytes.
     halves = np.frombuffer(whole.cast(pa.decimal128(22, 3)).buffers()[1], np.int64)
@@ -272,8 +272,8 @@ class PortableScanner:
                 of_rows, present = rows[is_there], list(compress(values, is_there))
             kinds = set(map(type, present))
             if key not in self._key_texts:
-                if kinds != {int} or max(map(abs, present)) >= 10**MOST_DIGITS:
-                    good = [type(value) is int and abs(value) < 10**MOST_DIGITS for value in present]
+                if kinds != {int} or max(map(abs, present)) >= 10**MAX_DIGITS:
+                    good = [type(value) is int and abs(value) < 10**MAX_DIGITS for value in present]
                     of_rows = of_rows[np.array(good, bool)]
                     present = [value for value, is_good in zip(present, good, strict=True) if is_good]
                 found.append((key, of_rows, np.array(present, np.int64)))

@@ -31,7 +31,7 @@ Progress = Callable[[int], None]
 _BLOCK_NBYTES: Final = 4 * 1024 * 1024
 _PADDING: Final = 32
 #: The array of events has to begin within this, and what follows it is kept up to this.
-_MOST_AROUND: Final = 64 * 1024 * 1024
+_MAX_AROUND: Final = 64 * 1024 * 1024
 _EVERYTHING: Final = 2**62
 #: Files are divided among threads if every part is at least this.
 _SMALLEST_PART: Final = 32 * 1024 * 1024
@@ -271,7 +271,7 @@ def _find_array(source: Source, read_into: Callable[[memoryview], int]) -> tuple
     """
     data = b""
     block = bytearray(_BLOCK_NBYTES)
-    while len(data) < _MOST_AROUND:
+    while len(data) < _MAX_AROUND:
         count = read_into(memoryview(block))
         data += block[:count]
         start = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -290,10 +290,10 @@ def _read_after(last: Part, stream: Any, source: Source) -> bytes:
     """What follows the array; there may be metadata in it."""
     if source.is_plain:
         stream.seek(last.end + 1)
-        return bytes(stream.read(_MOST_AROUND))
+        return bytes(stream.read(_MAX_AROUND))
     rest = last.rest[1:]
     block = bytearray(_BLOCK_NBYTES)
-    while len(rest) < _MOST_AROUND and (count := stream.readinto(memoryview(block))):
+    while len(rest) < _MAX_AROUND and (count := stream.readinto(memoryview(block))):
         rest += block[:count]
     return rest
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 #: How far clocks of computers run apart at most: 30 microseconds a second.
-_MOST_DRIFT = 30e-6
+_MAX_DRIFT = 30e-6
 
 
 class Noise:
@@ -32,5 +32,5 @@ class Noise:
 
 def drifts(noise: Noise, count: int) -> list[float]:
     """How much faster than the first host's the clocks of the other hosts run."""
-    drawn: list[float] = noise.generator("drift").uniform(-_MOST_DRIFT, _MOST_DRIFT, count).tolist()
+    drawn: list[float] = noise.generator("drift").uniform(-_MAX_DRIFT, _MAX_DRIFT, count).tolist()
     return drawn

@@ -17,7 +17,7 @@ INTERVAL_NS: Final = 60 * 10**9
 _EXCHANGES_AGAIN: Final = 8
 
 #: How fast two clocks may drift apart, in seconds a second: crystals keep to within 50 parts in a million.
-MOST_DRIFT: Final = 1e-4
+MAX_DRIFT: Final = 1e-4
 
 #: On one host the clock is the same by construction; more than this apart means that it is not (a time namespace).
 _SAME_CLOCK_TOLERANCE_NS: Final = 1_000_000
@@ -79,7 +79,7 @@ class ClockFollower:
 
     def adopt(self, reading: ClockOffset, now_ns: int) -> bool:
         """Whether a reading says more than what is known; if so it is what is known."""
-        drifted_ns = int((now_ns - self._best_ns) * MOST_DRIFT)
+        drifted_ns = int((now_ns - self._best_ns) * MAX_DRIFT)
         if reading.uncertainty_ns > self._best.uncertainty_ns + drifted_ns:
             return False
         self._best, self._best_ns = reading, now_ns

@@ -16,7 +16,7 @@ from .watch import Watch, no_answer_of
 _log = logging.getLogger("tlkit.runtime")
 
 #: Batches that may be under way or queued before the coordinator holds further ones back.
-MOST_QUEUED: Final = 2
+MAX_QUEUED: Final = 2
 
 
 class Desk:
@@ -86,7 +86,7 @@ class Desk:
         self.is_holding = coordinator.has_ready
         if not self.is_holding or self._links.is_congested:
             return None
-        if self._executor.load >= MOST_QUEUED and not coordinator.is_full:
+        if self._executor.load >= MAX_QUEUED and not coordinator.is_full:
             return None
         self.is_holding = False
         nbytes = coordinator.ready_nbytes

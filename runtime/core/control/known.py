@@ -15,7 +15,7 @@ from . import bits
 from .messages import Request, from_ranges, to_ranges
 
 #: Plans that are kept; a training repeats a few, and one that never repeats must not fill the memory.
-_MOST_PLANS: Final = 256
+_MAX_PLANS: Final = 256
 
 #: Ids may spread over this many times the capacity before the oldest are forgotten.
 _SPREAD: Final = 4
@@ -191,7 +191,7 @@ class KnownTensors:
     def _count_nbytes(self, ids: int) -> int:
         nbytes = self._nbytes_of.get(ids)
         if nbytes is None:
-            if len(self._nbytes_of) >= _MOST_PLANS:
+            if len(self._nbytes_of) >= _MAX_PLANS:
                 self._nbytes_of.clear()
             nbytes = sum(self._known[self._base + offset].negotiated.nbytes for offset in bits.members(ids))
             self._nbytes_of[ids] = nbytes
@@ -332,7 +332,7 @@ class KnownTensors:
             return []
         plan = self._plans.get(ready)
         if plan is None:
-            if len(self._plans) >= _MOST_PLANS:
+            if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
             plan = self._plans[ready] = list(self._plan(ready, threshold_nbytes))
         return plan

@@ -22,7 +22,7 @@ from .values import Combine, Values, batches
 JOIN_NAME: Final = "join.noname"
 
 #: Names whose order is remembered.
-_MOST_ORDERED: Final = 1 << 17
+_MAX_ORDERED: Final = 1 << 17
 
 
 @dataclass(slots=True)
@@ -246,8 +246,8 @@ class Ledger:
         if place is None:
             place = self._order[name] = self._next_place
             self._next_place += 1
-            if len(self._order) > _MOST_ORDERED:  # names that are used once must not fill the memory
-                self._order = dict(list(self._order.items())[_MOST_ORDERED // 2 :])
+            if len(self._order) > _MAX_ORDERED:  # names that are used once must not fill the memory
+                self._order = dict(list(self._order.items())[_MAX_ORDERED // 2 :])
         return place
 
     def name_of(self, number: int) -> str:

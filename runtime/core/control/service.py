@@ -41,7 +41,7 @@ _LINGER_S: Final = 1.0
 _LAST_CHANCE_S: Final = 0.2
 
 #: An operation of several steps may begin with another one after that, on what is connected then.
-_MOST_ABORTS: Final = 25
+_MAX_ABORTS: Final = 25
 
 
 class ControlPlane:
@@ -302,7 +302,7 @@ class ControlPlane:
             # Others have left before this rank has done what was agreed on, or this rank does not wait for them any longer.
             self._executor.abort(self.member.closed or "the runtime has ended")
         if self._executor.load or self.node.aborted:
-            for _ in range(_MOST_ABORTS):
+            for _ in range(_MAX_ABORTS):
                 if self._executor.is_idle_within(_LAST_CHANCE_S):
                     break
                 self._executor.abort_groups()

@@ -9,7 +9,7 @@ from .ledger import Stalled
 from .watch import NO_ANSWER, Behind
 
 #: Names of tensors that a warning lists for a rank.
-_MOST_NAMED: Final = 6
+_MAX_NAMED: Final = 6
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -44,8 +44,8 @@ def report_stalls(stalled: Sequence[Stalled], config: Config, *, quiet: bool = F
     stop = 0 < limit_s <= max(tensor.waiting_ns for tensor in stalled) / 1e9
     lines = []
     for rank, names in sorted(by_rank.items()):
-        more = ", ..." if len(names) > _MOST_NAMED else ""
-        lines.append(f"{'!' if stop else ''}{rank}: [{', '.join(names[:_MOST_NAMED])}{more}]")
+        more = ", ..." if len(names) > _MAX_NAMED else ""
+        lines.append(f"{'!' if stop else ''}{rank}: [{', '.join(names[:_MAX_NAMED])}{more}]")
     if quiet and not stop:
         return ""
     _log.warning(

@@ -18,10 +18,10 @@ Combine = Callable[[Request, Sequence[bytes]], bytes]
 """Reduces the values of all ranks of a process set, given in their order."""
 
 #: Most bytes of results in one answer.
-_MOST_NBYTES: Final = 1 << 22
+_MAX_NBYTES: Final = 1 << 22
 
 #: More bytes of a tensor are never sent along, whatever is set.
-MOST_SMALL_NBYTES: Final = 1 << 16
+MAX_SMALL_NBYTES: Final = 1 << 16
 
 
 def sends_along(request: Request, rank: int) -> bool:
@@ -99,7 +99,7 @@ def batches(
     Args:
         threshold_nbytes: most bytes in a batch of more than one tensor.
     """
-    limit = min(threshold_nbytes, _MOST_NBYTES)
+    limit = min(threshold_nbytes, _MAX_NBYTES)
     batch: list[tuple[Negotiated, bytes]] = []
     key: tuple[object, ...] = ()
     total = 0

@@ -10,7 +10,7 @@ from tests.traces import make_trace
 from tlkit.collector import analyze
 from tlkit.collector.service.alerts import ARRIVAL_S, Alerts
 from tlkit.collector.service.live import Follower
-from tlkit.collector.service.metrics import MOST_LABEL, label, to_prometheus
+from tlkit.collector.service.metrics import MAX_LABEL, label, to_prometheus
 from tlkit.timeline.errors import TraceNotFoundError
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, make_table
 
@@ -25,10 +25,10 @@ def test_labels_are_escaped() -> None:
 
 def test_long_names_that_begin_alike_stay_apart() -> None:
     """Each is cut, to no more than the limit, and two never become one; half a character is no obstacle."""
-    names = ["x" * MOST_LABEL + str(number) for number in range(100)] + ["x" * MOST_LABEL, "\ud800"]
+    names = ["x" * MAX_LABEL + str(number) for number in range(100)] + ["x" * MAX_LABEL, "\ud800"]
     labels = {label(name) for name in names}
     assert len(labels) == len(names)
-    assert all(len(name.encode()) <= MOST_LABEL for name in labels)
+    assert all(len(name.encode()) <= MAX_LABEL for name in labels)
 
 
 def test_no_sample_leaves_twice() -> None:

@@ -270,7 +270,7 @@ def test_zeros_that_a_crash_of_the_machine_leaves_are_sent_again(tmp_path: Path)
 
 def test_many_runs_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes up names cannot fill the folder."""
-    monkeypatch.setattr(store_module, "MOST_RUNS", 5)
+    monkeypatch.setattr(store_module, "MAX_RUNS", 5)
     with opened(tmp_path) as (store, clock):
         for number in range(5):
             store.append(f"r{number}", "t.json", 0, b"x")

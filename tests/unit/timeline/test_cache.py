@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, for files of any size."""
     monkeypatch.setenv("TLKIT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "LEAST_NBYTES", 0)
+    monkeypatch.setattr(cache, "MIN_NBYTES", 0)
     return tmp_path / "cache"
 
 
@@ -254,7 +254,7 @@ def test_nothing_is_kept_where_nothing_can_be(
     large: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A cache folder that cannot be made is a warning."""
-    monkeypatch.setattr(cache, "LEAST_NBYTES", 0)
+    monkeypatch.setattr(cache, "MIN_NBYTES", 0)
     monkeypatch.setenv("TLKIT_CACHE_DIR", "/proc/nowhere")
     open_trace(large)
     assert "is not kept" in caplog.text

@@ -80,7 +80,7 @@ def test_stages_of_the_pipeline_are_lanes_of_workers() -> None:
 def test_stats_are_args_and_survive_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As JSON, whatever their type; the same the second time, from the cache."""
     monkeypatch.setenv("TLKIT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("tlkit.timeline.read.cache.LEAST_NBYTES", 1)
+    monkeypatch.setattr("tlkit.timeline.read.cache.MIN_NBYTES", 1)
     stats = {"step_num": 3, "_r": 1, "kind": "ref:Adam", "text": "<b>", "ratio": 0.5, "id": -(2**40)}
     for _ in range(2):
         trace = opened(tmp_path, plane("/host:CPU", {"python": [Event("train", 5, 10, stats)]}))

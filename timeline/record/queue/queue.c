@@ -102,7 +102,7 @@ static void call_of_format(Queue *queue, const char *name, PyObject *values) {
     queue_call(queue, PyObject_GetAttrString(queue->format, name), values);
 }
 
-static inline int is_near(int64_t ns) { return ns < MOST_NS && ns > -MOST_NS; }
+static inline int is_near(int64_t ns) { return ns < MAX_NS && ns > -MAX_NS; }
 
 void queue_span(Queue *queue, PyObject *name, PyObject *category, int64_t tid, int64_t start_ns, int64_t end_ns,
                 PyObject *args) {

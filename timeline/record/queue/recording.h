@@ -13,7 +13,7 @@
 #include <structmember.h>
 
 /* Times beyond this (ns) go the way of the portable recorder: their differences might not fit. */
-#define MOST_NS ((int64_t)1 << 62)
+#define MAX_NS ((int64_t)1 << 62)
 
 /* The text of an event up to what differs from one event to the next, rendered once a name by ShardFormat. */
 

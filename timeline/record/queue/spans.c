@@ -71,8 +71,8 @@ PyTypeObject OpenSpanType = {
 
 /* The seam. */
 
-#define MOST_LANES 16
-#define MOST_PHASES 16
+#define MAX_LANES 16
+#define MAX_PHASES 16
 
 typedef struct {
     PyObject *lane;
@@ -86,8 +86,8 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    Lane lanes[MOST_LANES];
-    Phase phases[MOST_PHASES];
+    Lane lanes[MAX_LANES];
+    Phase phases[MAX_PHASES];
     int lane_count, phase_count;
     PyObject *compute, *communication; /* lanes; borrowed of `lanes` */
     int compute_tid, host_tid;
@@ -373,7 +373,7 @@ static PyObject *Spans_use_device(Spans *self, PyObject *device) {
 static int add_lanes(Spans *self, PyObject *tids, PyObject *compute, PyObject *communication, PyObject *host) {
     PyObject *lane, *tid;
     for (Py_ssize_t at = 0; PyDict_Next(tids, &at, &lane, &tid);) {
-        if (self->lane_count == MOST_LANES) {
+        if (self->lane_count == MAX_LANES) {
             PyErr_SetString(PyExc_ValueError, "too many lanes");
             return -1;
         }
@@ -394,7 +394,7 @@ static int add_phases(Spans *self, PyObject *categories, PyObject *cpu, PyObject
     PyObject *iterator = PyObject_GetIter(categories), *category;
     while (iterator && (category = PyIter_Next(iterator))) {
         Phase *phase = &self->phases[self->phase_count];
-        if (self->phase_count == MOST_PHASES) {
+        if (self->phase_count == MAX_PHASES) {
             PyErr_SetString(PyExc_ValueError, "too many phases");
             Py_DECREF(category);
             break;

@@ -2,7 +2,7 @@
 #include "recording.h"
 
 /* Rendered texts are kept for so many names (see ShardFormat): unnamed operations get a new name each time. */
-#define MOST_TEMPLATES 8192
+#define MAX_TEMPLATES 8192
 #define BUCKETS 2048
 
 int templates_open(Templates *templates) {
@@ -154,7 +154,7 @@ static Template *keep(Templates *templates, PyObject *rendered, int kind, Py_has
     template->name = Py_NewRef(name);
     template->about = Py_XNewRef(about);
     template->number = number;
-    if (templates->count >= MOST_TEMPLATES) retire(templates);
+    if (templates->count >= MAX_TEMPLATES) retire(templates);
     Template **place = bucket(templates, hash, number, kind);
     template->next = *place;
     *place = template;

@@ -19,7 +19,7 @@ from ....core.operations import ReduceOp
 from .base import joined
 
 #: Elements in one call; MPI counts in 32 bits.
-_MOST_ELEMENTS: Final = 1 << 30
+_MAX_ELEMENTS: Final = 1 << 30
 
 _NUMPY_NAMES: Final = {
     torch.bool: "BOOL",
@@ -148,10 +148,10 @@ class MpiTransport:
             _through_host(lambda host: self.allreduce(host, op), buffer)
             return
         operation = self._op(op, buffer.dtype)
-        if buffer.numel() <= _MOST_ELEMENTS:
+        if buffer.numel() <= _MAX_ELEMENTS:
             self._communicator.Allreduce(self._mpi.IN_PLACE, self._buffer(buffer), operation)
             return
-        for piece in torch.split(buffer, _MOST_ELEMENTS):
+        for piece in torch.split(buffer, _MAX_ELEMENTS):
             self._communicator.Allreduce(self._mpi.IN_PLACE, self._buffer(piece), operation)
 
     def allgather(self, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
@@ -171,7 +171,7 @@ class MpiTransport:
         if not buffer.is_cpu:
             _through_host(lambda host: self.broadcast(host, root), buffer)
             return
-        for piece in torch.split(buffer, _MOST_ELEMENTS):
+        for piece in torch.split(buffer, _MAX_ELEMENTS):
             self._communicator.Bcast(self._buffer(piece), root)
 
     def alltoall(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tests.traces import make_trace
 from tlkit.dashboard.timeline.lod import SHADES, view
-from tlkit.dashboard.timeline.rows import CATEGORIES, MOST_DEPTH, make_rows
+from tlkit.dashboard.timeline.rows import CATEGORIES, MAX_DEPTH, make_rows
 from tlkit.timeline.model.trace import SPAN_COLUMNS, Trace, make_table
 
 spans = st.lists(
@@ -52,7 +52,7 @@ def test_every_span_has_one_row_of_its_lane(described: list[tuple[int, str, str,
             for other, (r, ln, _, s, d) in enumerate(described)
             if other != index and (r, ln) == (rank, lane) and (s < start or (s == start and d >= dur)) and s + d > start
         )
-        if around < MOST_DEPTH:
+        if around < MAX_DEPTH:
             first = next(k for k in range(len(rows)) if rows.ranks[k] == rank and rows.lanes[rows.lane[k]] == lane)
             assert rows.row_of_span[index] - first <= around
 

@@ -81,7 +81,7 @@ def test_blocks_say_what_the_spans_say(low: int, length: int, grouping: str, dat
     region = Region(low, low + length, rows)
     one_by_one = summarise(IN_BLOCKS, region, grouping)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tlkit.dashboard.timeline.region.MOST_EXPOSED", -1)
+        patch.setattr("tlkit.dashboard.timeline.region.MAX_EXPOSED", -1)
         of_blocks = summarise(IN_BLOCKS, region, grouping)
 
     assert of_blocks == {**one_by_one, "groups": [{**row, "exposed_ns": None} for row in one_by_one["groups"]]}

@@ -58,7 +58,7 @@ def test_of_many_only_what_is_shown_is_sorted(monkeypatch: pytest.MonkeyPatch) -
     RUN.kept.clear()
     full = Table(RUN).page(question, 0, 500).spans
     RUN.kept.clear()
-    monkeypatch.setattr(table, "MOST_PAGE", 5)
+    monkeypatch.setattr(table, "MAX_PAGE", 5)
     few = Table(RUN).page(question, 0, 5).spans
     lengths = RUN.trace.spans["dur_ns"].to_numpy()
 
