@@ -6,7 +6,7 @@ tensors, or that there is a quicker transport, holds for a healthy run, too.  So
 counts less (`Finding.order_gain`), and a finding with a larger gain then comes right behind the one that counts more.
 
 That a machine is loaded is a circumstance of the run, and no fault of the job: what would still be worth a change if the cores
-were free comes before it.
+were free, or half as much as the circumstance, comes before it.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,8 @@ from .base import WORTH_RATIO, Finding
 CIRCUMSTANCES: Final = frozenset({"starved-of-cores"})
 #: Causes that say when, but not what: the machine's load may be behind them.
 ONLY_WHEN: Final = frozenset({"periodic-stalls", "outlier-steps", "slowing-down", "slow-stretch"})
+#: A fault that would be left with this share of what the circumstance costs comes first, too.
+OF_CIRCUMSTANCE: Final = 0.5
 #: Communication that the script asks for; how long agreeing and moving take is the machine's, too, where cores are taken.
 OF_THE_SCRIPT: Final = frozenset(
     {
@@ -73,7 +75,7 @@ def _with_left_first(findings: list[Finding], left: Sequence[int], place: int) -
 
 
 def _is_left(facts: Facts, finding: Finding, circumstance: Finding) -> bool:
-    """Whether a fault of the job is worth a change on a machine that is free, too."""
+    """Whether a fault of the job is worth a change on a machine that is free, too, or half of what the machine costs."""
     if finding.cause in ONLY_WHEN or finding.order_gain is not None or finding is circumstance:
         return False
     if finding.class_ == "communication" and finding.cause not in OF_THE_SCRIPT:
@@ -81,4 +83,5 @@ def _is_left(facts: Facts, finding: Finding, circumstance: Finding) -> bool:
     if finding.outcome is None or circumstance.outcome is None:
         return False
     both = facts.outcome(finding.outcome.change & circumstance.outcome.change)
-    return both.mean_saved_ns - circumstance.outcome.mean_saved_ns > WORTH_RATIO * facts.mean_step_ns
+    worth_ns = min(WORTH_RATIO * facts.mean_step_ns, OF_CIRCUMSTANCE * circumstance.outcome.mean_saved_ns)
+    return both.mean_saved_ns - circumstance.outcome.mean_saved_ns > worth_ns

@@ -58,15 +58,12 @@ class SlowRanks:
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
-        found = find_stragglers(facts)
-        if found is None:
-            return []
-        excess, change = found
-        outcome = facts.outcome(change)
-        if outcome.gain < MIN_GAIN:
-            return []
-        described = _describe(facts, excess, outcome)
-        return [] if _is_other_load(facts, described) else [described]
+        for excess, change in find_stragglers(facts):
+            outcome = facts.outcome(change)
+            described = None if outcome.gain < MIN_GAIN else _describe(facts, excess, outcome)
+            if described is not None and not _is_other_load(facts, described):
+                return [described]
+        return []
 
 
 def _describe(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:

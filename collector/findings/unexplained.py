@@ -18,6 +18,7 @@ from ..model.pattern import find_pattern
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
+from .transport import lacks_cores
 
 #: Fewer steps show nothing but chance.
 MIN_STEPS: Final = 12
@@ -43,6 +44,8 @@ class _Candidate:
     change: Change
     by_step_ns: np.ndarray
     """What goes from the ranks that have most of it: float[step]."""
+    is_half: bool = False
+    """Whether the change is half of it, and not what it is otherwise."""
 
 
 def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
@@ -95,20 +98,34 @@ def _beside_usual(part: str, times: Matrix) -> Iterator[_Candidate]:
 
 
 def _waiting(facts: Facts) -> Iterator[_Candidate]:
-    """Collectives by who calls them, agreement, and waits that nothing explains."""
+    """Collectives by who calls them, agreement, and waits that nothing explains.
+
+    Where processors move the bytes and there are too few of them, that is why both take long.
+    """
     assert facts.graph is not None
-    operations, everybody = facts.graph.operations, tuple(range(len(facts.ranks)))
-    exposed = np.sum([facts.part(part) for part in EXPOSED], axis=0).astype(float).max(axis=0)
-    callers = np.array(operations.caller, dtype=object)
-    for caller in sorted(set(operations.caller)):
-        factor = np.where(callers == caller, HALF, 1.0)
-        what = f"collectives called for {caller}" if caller else "collectives"
-        yield _Candidate("communication", what, everybody, Change(latency=factor, transfer=factor), exposed)
-    yield _Candidate("communication", "agreement on what to reduce", everybody, Change(negotiation=HALF), exposed)
+    everybody = tuple(range(len(facts.ranks)))
+    if facts.breakdown.on_device or not lacks_cores(facts):
+        operations = facts.graph.operations
+        exposed = np.sum([facts.part(part) for part in EXPOSED], axis=0).astype(float).max(axis=0)
+        callers = np.array(operations.caller, dtype=object)
+        for caller in sorted(set(operations.caller)):
+            factor = np.where(callers == caller, HALF, 1.0)
+            what = f"collectives called for {caller}" if caller else "collectives"
+            yield _Candidate(
+                "communication", what, everybody, Change(latency=factor, transfer=factor), exposed, is_half=True
+            )
+        yield _Candidate(
+            "communication", "agreement on what to reduce", everybody, Change(negotiation=HALF), exposed, is_half=True
+        )
     if not facts.breakdown.on_device:
         idle = facts.part(IDLE).astype(float)
         yield _Candidate(
-            "compute", "waiting for what was not recorded", everybody, Change(work={IDLE: HALF}), idle.max(axis=0)
+            "compute",
+            "waiting for what was not recorded",
+            everybody,
+            Change(work={IDLE: HALF}),
+            idle.max(axis=0),
+            is_half=True,
         )
 
 
@@ -130,7 +147,6 @@ def _finding(facts: Facts, candidate: _Candidate) -> Finding:
     outcome = facts.outcome(candidate.change)
     ranks = tuple(facts.ranks[row] for row in candidate.rows)
     pattern = find_pattern(candidate.by_step_ns, facts.steps.numbers)
-    who = name_ranks(ranks, len(facts.ranks))
     return Finding(
         class_=candidate.class_,
         cause="unexplained",
@@ -149,8 +165,16 @@ def _finding(facts: Facts, candidate: _Candidate) -> Finding:
             f"Look at {candidate.what} {pattern.words} in the timeline (tl-dash), and with py-spy dump --pid of a rank while it "
             "lasts."
         ),
-        sentence=(
-            f"Unexplained: {candidate.what} of {who[0].lower()}{who[1:]} costs {milliseconds(outcome.mean_saved_ns)} of each "
-            f"{milliseconds(facts.mean_step_ns)} step more than it does otherwise ({pattern.words})."
-        ),
+        sentence=_sentence(facts, candidate, outcome.mean_saved_ns, pattern.words),
+    )
+
+
+def _sentence(facts: Facts, candidate: _Candidate, saved_ns: float, when: str) -> str:
+    step, saved = milliseconds(facts.mean_step_ns), milliseconds(saved_ns)
+    if candidate.is_half:
+        return f"Unexplained: {candidate.what}: in half the time each {step} step would be {saved} shorter."
+    who = name_ranks(tuple(facts.ranks[row] for row in candidate.rows), len(facts.ranks))
+    return (
+        f"Unexplained: {candidate.what} of {who[0].lower()}{who[1:]} costs {saved} of each {step} step more than it does "
+        f"otherwise ({when})."
     )

@@ -10,6 +10,11 @@ from ..model.breakdown import IDLE
 from ..model.peers import Excess, find_excess
 from .change import Change, removed
 
+#: One part that makes so much of what all work together does (gain, and excess of the slowest rank) is what is slow.
+MOST_OF_IT: Final = 0.75
+#: Half of it is enough where the part is so much clearer of chance than all work: the rest is what ranks vary by.
+HALF_OF_IT: Final = 0.5
+MUCH_CLEARER: Final = 3.0
 #: All work together is preferred to a part of it if it gains nearly as much.
 NEARLY: Final = 0.85
 #: A device hardly idles beside another one that idles so much longer.
@@ -30,30 +35,43 @@ PARTS_OF_WORK: Final = tuple(
 )
 
 
-def find_stragglers(facts: Facts) -> tuple[Excess, Change] | None:
-    """The ranks that are slow by their own work, and the change that makes them work as their peers do.
+def find_stragglers(facts: Facts) -> list[tuple[Excess, Change]]:
+    """The ranks that are slow by their own work, and the change that makes them work as their peers do; the likeliest first.
 
     All work of the ranks is compared, and every part by itself, which shows what the ups and downs of the other parts
-    hide; what gains most is it.
+    hide: a part that makes most of it comes first, else all work, else what gains most.
     """
     if facts.replay is None or facts.is_pipeline:
-        return None
+        return []
     work = facts.breakdown.own_work_ns - facts.part(str(Category.DATA))
-    whole = find_excess(work, facts.mean_step_ns)
-    found: list[tuple[Excess, Change]] = []
-    if whole is not None:
-        found.append((whole, Change(work=_shares(facts, whole))))
+    parts: list[tuple[Excess, Change]] = []
     for part in (*PARTS_OF_WORK, IDLE) if facts.breakdown.on_device else PARTS_OF_WORK:
         times = facts.part(part)
         excess = own_idle(times, facts.mean_step_ns) if part == IDLE else find_excess(times, facts.mean_step_ns)
         if excess is not None:
-            found.append((excess, facts.without(part, excess.excess_ns)))
-    if not found:
-        return None
-    gains = [facts.outcome(change).gain for _, change in found]
-    best = max(range(len(found)), key=gains.__getitem__)
-    # One rank that is slower in everything is told as that.
-    return found[0] if whole is not None and gains[0] >= NEARLY * gains[best] else found[best]
+            parts.append((excess, facts.without(part, excess.excess_ns)))
+    parts.sort(key=lambda found: -facts.outcome(found[1]).gain)
+    everything = find_excess(work, facts.mean_step_ns)
+    if everything is None:
+        return parts
+    whole = everything, Change(work=_shares(facts, everything))
+    if not parts or _is_most(facts, parts[0], whole):
+        return [*parts[:1], whole, *parts[1:]]
+    # One rank that is slower in everything is told as that, if it gains nearly as much.
+    is_nearly = facts.outcome(whole[1]).gain >= NEARLY * facts.outcome(parts[0][1]).gain
+    return [whole, *parts] if is_nearly else [*parts, whole]
+
+
+def _is_most(facts: Facts, part: tuple[Excess, Change], whole: tuple[Excess, Change]) -> bool:
+    """Whether one part is what is slow: it makes most of it, or half of it and that much more clearly."""
+    (one, of_part), (everything, of_all) = part, whole
+    main = everything.rows[0]
+    if one.rows[0] != main:
+        return False
+    gains = facts.outcome(of_part).gain / max(facts.outcome(of_all).gain, 1e-9)
+    amounts = float(one.excess_ns[main].sum()) / float(everything.excess_ns[main].sum())
+    clearer = amounts * everything.spread_ns / max(one.spread_ns, 1.0)
+    return min(gains, amounts) >= (HALF_OF_IT if clearer >= MUCH_CLEARER else MOST_OF_IT)
 
 
 def own_idle(idle_ns: np.ndarray, step_ns: float) -> Excess | None:

@@ -128,7 +128,7 @@ def _straggler(facts: Facts, text: str, value: str, _: int | None) -> Change:
     if value != "none":
         raise UsageError(f"--what-if {text}: write straggler=none")
     found = find_stragglers(facts)
-    return Change() if found is None else found[1]
+    return found[0][1] if found else Change()
 
 
 def _bandwidth(_: Facts, text: str, value: str, _row: int | None) -> Change:

@@ -230,3 +230,19 @@ def test_a_trace_of_communication_alone_says_what_it_cannot_know() -> None:
 
     assert (analysis.verdict.class_, analysis.verdict.cause) == ("unknown", "time-outside-communication")
     assert analysis.verdict.predicted_gain == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ups_and_downs_of_other_parts_hide_no_slow_part(seed: int) -> None:
+    """Backward varies by 10 ms from step to step on every rank; rank 1's optimizer takes 12 ms longer, always."""
+    chance = random.Random(seed)
+    steps = [
+        [[(part, ms + (chance.expovariate(1 / 10) if part == "backward" else 0)) for part, ms in step] for step in rank]
+        for rank in changed(3, 40, [1], optimizer=12)
+    ]
+    analysis = analyze(make_trace(jittered(steps)))
+    finding = next(one for one in analysis.findings if one.class_ == "straggler")
+
+    assert (finding.cause, finding.ranks) == ("slow-optimizer", (1,))
+    assert finding.evidence["pattern"] == "always"
+    assert finding.evidence["mean_excess_ns"] == pytest.approx(12 * MS, rel=0.1)

@@ -10,6 +10,8 @@ from tlkit.collector import Analysis, analyze
 from tlkit.collector.findings import RULES
 from tlkit.collector.findings.straggler import SlowRanks
 from tlkit.collector.findings.unexplained import unexplained
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace, make_table
+from tlkit.timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU
 
 from .runs import Plan, even, record
 
@@ -68,3 +70,26 @@ def test_what_has_a_name_is_not_told_twice() -> None:
     (finding,) = unexplained(analysis.facts, [])
 
     assert unexplained(analysis.facts, [finding]) == []
+
+
+def with_busy_cores(trace: Trace) -> Trace:
+    """Everything the two cores of the host have is taken, by the ranks themselves."""
+    end_ns = int(trace.spans["start_ns"].max())
+    rows = [
+        (rank, name, at_ns, value)
+        for at_ns in range(0, end_ns, 100 * MS)
+        for rank in trace.meta.ranks
+        for name, value in ((HOST_CPU, 100.0), (HOST_CORES, 2.0), (PROCESS_CPU, 200.0 / len(trace.meta.ranks)))
+    ]
+    rank, name, ts_ns, value = (np.array(column, dtype=object) for column in zip(*rows, strict=True))
+    data = {"rank": rank.astype(np.int64), "name": name, "ts_ns": ts_ns.astype(np.int64), "value": value.astype(float)}
+    return replace(trace, counters=make_table(COUNTER_COLUMNS, data))
+
+
+def test_collectives_of_ranks_that_lack_cores_are_explained() -> None:
+    """Processors move the bytes; where the host has some left, nothing says why that takes 40 of 133 ms."""
+    trace = record(replace(even(4, 40), run=np.full((40, 1), 40 * MS)))
+    free, taken = (analyze(one, rules=[]) for one in (trace, with_busy_cores(trace)))
+
+    assert [one.evidence["what"] for one in unexplained(free.facts, [])] == ["collectives"]
+    assert unexplained(taken.facts, []) == []
