@@ -1,7 +1,7 @@
 """The reduction of a list of gradients, for the tape and the optimizers alike.
 
-Dense gradients of a group go through one operation, which reduces them in one piece of memory; sparse ones, outside of the
-groups, through another.  Local gradients stay here.
+Dense gradients of a group are reduced in one piece of memory, small ones of which travel to Python packed into one tensor; sparse
+ones go, outside of the groups, through an operation of their own.  Local gradients stay here.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,13 @@ from ..core.calls import GRADIENT
 from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet, global_process_set
 from ..core.variable_names import VariableSet, names_of, split
-from ..torch.flat import FlatReduction, gather_sparse, takes_part
+from ..torch.flat import FlatReduction, Parcel, gather_sparse, takes_part
 from .compression import Compression
 from .operands import check_dtype, compress_all, decompress_all, set_size, to_tensor
+from .packing import pack, plan, unpack
 from .queries import size_op
 from .reductions import check_sparse
-from .running import refuse_xla, require_registered, rows_unknown, run
+from .running import refuse_xla, require_registered, rows_unknown, run, run_ahead
 from .values import REDUCIBLE
 
 
@@ -77,13 +78,17 @@ class Reductions:
         """Know none."""
         self._kept: dict[Any, FlatReduction] = {}
 
-    def get(self, names: tuple[str, ...], settings: Settings, *, agree: bool) -> FlatReduction:
-        """The one for these names, made if there is none."""
+    def get(
+        self, names: tuple[str, ...], parcels: tuple[Parcel, ...], settings: Settings, *, agree: bool
+    ) -> FlatReduction:
+        """The one for these names, which come in these parcels, made if there is none."""
         # By the process set itself, which the reduction keeps alive.
-        key = (names, settings.op, settings.scales, id(settings.process_set), agree)
+        key = (names, parcels, settings.op, settings.scales, id(settings.process_set), agree)
         reduction = self._kept.pop(key, None)
         if reduction is None:
-            reduction = FlatReduction(names, settings.op, settings.scales, settings.process_set, agree=agree)
+            reduction = FlatReduction(
+                names, settings.op, settings.scales, settings.process_set, agree=agree, parcels=parcels
+            )
         self._kept[key] = reduction
         if len(self._kept) > self.MAX_KEPT:
             del self._kept[next(iter(self._kept))]
@@ -124,8 +129,8 @@ class Gradients:
                     results[place] = tf.convert_to_tensor(results[place])
         sparse = [place for place in there if isinstance(results[place], tf.IndexedSlices)]
         dense = [place for place in there if place not in set(sparse)]
-        for group in self._group(dense, variables):
-            self._reduce_dense(group, names, results, agree=not generic_names)
+        if dense:
+            self._reduce_dense(self._group(dense, variables), names, results, agree=not generic_names)
         if sparse:
             self._reduce_sparse(sparse, names, results)
         return results
@@ -139,7 +144,7 @@ class Gradients:
         """Places by group; those at the end of the model first, since backward begins there."""
         groups = self.settings.groups
         if groups is None:
-            return [places] if places else []
+            return [places]
         by_identity = {id(variables[place]): place for place in places}
         chosen = [variables[place] for place in places]
         made = [
@@ -149,16 +154,28 @@ class Gradients:
         grouped = {place for group in made for place in group}
         return [*reversed(made), *([place] for place in places if place not in grouped)]
 
-    def _reduce_dense(self, places: list[int], names: list[str], results: list[Any], *, agree: bool) -> None:
-        settings = self.settings
-        chosen = tuple(names[place] for place in places)
-        # One for all traces of a function, and for all steps that are not traced: what it has learned stays.
-        reduction = self._reductions.get(chosen, settings, agree=agree)
-        sent, contexts = compress_all([to_tensor(results[place]) for place in places], settings.compression)
-        check_dtype(sent, REDUCIBLE, "the reduction of gradients")
-        reduced = run(reduction, sent, [(tensor.dtype, tensor.shape) for tensor in sent], GRADIENT)
-        for place, gradient in zip(places, decompress_all(reduced, contexts, settings.compression), strict=True):
-            results[place] = gradient
+    def _reduce_dense(self, groups: list[list[int]], names: list[str], results: list[Any], *, agree: bool) -> None:
+        compression = self.settings.compression
+        sent, contexts, parcels, reductions = [], [], [], []
+        for places in groups:
+            tensors, of_group = compress_all([to_tensor(results[place]) for place in places], compression)
+            check_dtype(tensors, REDUCIBLE, "the reduction of gradients")
+            packed = plan(tensors)
+            chosen = tuple(names[place] for place in places)
+            # One for all traces of a function, and for all steps that are not traced: what it has learned stays.
+            reductions.append(self._reductions.get(chosen, packed, self.settings, agree=agree))
+            sent.append(tensors)
+            contexts.append(of_group)
+            parcels.append(packed)
+        inputs = [pack(tensors, packed) for tensors, packed in zip(sent, parcels, strict=True)]
+        if len(groups) == 1:
+            reduced = [run(reductions[0], inputs[0], [(tensor.dtype, tensor.shape) for tensor in inputs[0]], GRADIENT)]
+        else:
+            reduced = run_ahead(reductions, inputs)
+        for number, places in enumerate(groups):
+            gradients = unpack(reduced[number], parcels[number], sent[number])
+            for place, gradient in zip(places, decompress_all(gradients, contexts[number], compression), strict=True):
+                results[place] = gradient
 
     def _reduce_sparse(self, places: list[int], names: list[str], results: list[Any]) -> None:
         settings = self.settings

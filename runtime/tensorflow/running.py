@@ -1,15 +1,17 @@
 """How an operation runs: at once where TensorFlow executes eagerly, else as a call of Python in the graph.
 
-A graph holds one operation a call, whatever number of tensors it has; its result has a static shape; and XLA is refused while
-the function is traced, before any training.
+A graph holds one operation a call, whatever number of tensors it has; where gradients are reduced in groups, one more for each.
+Its result has a static shape; and XLA is refused while the function is traced, before any training.
 """
 
 import re
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import islice
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 import torch
 from tensorflow.python.ops import control_flow_util
@@ -19,6 +21,7 @@ from ..core import calls
 from ..core.process_sets import ProcessSet
 from ..instrument.phases import reducing
 from ..torch.arrays import array_to_tensor
+from ..torch.flat import FlatReduction, finish
 from .errors import XLA, as_tensorflows
 from .values import tensor_to_torch, torch_to_array, torch_to_tensor
 
@@ -84,6 +87,60 @@ def run(body: Body, inputs: Sequence[Any], results: Sequence[Result], call: Call
     for tensor, (_, shape) in zip(made, results, strict=True):
         tensor.set_shape(shape)
     return made
+
+
+def run_ahead(reductions: Sequence[FlatReduction], inputs: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Reduce the gradients of a step in several groups; returns those of each group.
+
+    In a graph each group is started by an operation of its own as soon as its gradients are there, while the rest of backward
+    computes, and one operation waits for all of them: threads of TensorFlow that wait in Python would compute nothing.
+
+    Args:
+        inputs: of each reduction.
+
+    Raises:
+        NotImplementedError: XLA is to compile the function in which this is.
+        Exception: see `as_tensorflows`.
+    """
+    if tf.executing_eagerly():
+        with as_tensorflows():
+            for reduction, tensors in zip(reductions, inputs, strict=True):
+                reduction.start([tensor_to_torch(tensor) for tensor in tensors])
+            done = finish(reductions)
+        return [
+            _beside(
+                tensors, [torch_to_tensor(value, tensor.dtype) for value, tensor in zip(of_one, tensors, strict=True)]
+            )
+            for of_one, tensors in zip(done, inputs, strict=True)
+        ]
+    refuse_xla()
+
+    def starting(reduction: FlatReduction) -> Callable[..., Any]:
+        def start(*arrays: Any) -> Any:
+            reduction.start([array_to_tensor(array) for array in arrays])
+            return np.int64(0)
+
+        return start
+
+    flat = [tensor for tensors in inputs for tensor in tensors]
+    dtypes = [tensor.dtype for tensor in flat]
+
+    def wait(*_: Any) -> list[Any]:
+        with reducing(reductions[0]):
+            done = [value for of_one in finish(reductions) for value in of_one]
+        return [torch_to_array(value, dtype) for value, dtype in zip(done, dtypes, strict=True)]
+
+    with tf.control_dependencies(_before()):
+        started = [
+            tf.numpy_function(starting(reduction), list(tensors), tf.int64)
+            for reduction, tensors in zip(reductions, inputs, strict=True)
+        ]
+        made = list(tf.numpy_function(wait, started, dtypes))
+    _remember(made)
+    for tensor, source in zip(made, flat, strict=True):
+        tensor.set_shape(source.shape)
+    results = iter(made)
+    return [list(islice(results, len(tensors))) for tensors in inputs]
 
 
 def _beside(inputs: Sequence[Any], made: list[Any]) -> list[Any]:

@@ -1,13 +1,14 @@
 """Gradients that a framework hands over all at once, reduced in one piece of memory.
 
 For frameworks whose gradients are not torch's: they come as a list when all of them are there, and the results go back as views
-of that memory.  Each gradient is submitted under its own name, so that a timeline tells of it.
+of that memory.  Each gradient is submitted under its own name, so that a timeline tells of it, also where several of them come
+as one tensor.
 """
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import torch
@@ -19,6 +20,7 @@ from ..core.errors import HorovodInternalError
 from ..core.kinds import Kind
 from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet, require_id
+from ..core.work import Handle
 from .data_plane.dtypes import DTYPE_NAMES
 from .functions import broadcast_object
 from .gathering import allgather, allgather_async
@@ -35,15 +37,15 @@ def takes_part(process_set: ProcessSet) -> bool:
 
 @dataclass(slots=True)
 class _Memory:
-    """Where the gradients of one dtype and device lie."""
+    """Where the tensors of one dtype and device lie."""
 
     places: list[int]
-    """Which gradients those are."""
+    """Which tensors those are."""
     whole: torch.Tensor
     pieces: list[torch.Tensor]
-    """Of each, with what fills it up to the next, so that they lie one behind the other."""
+    """Of each gradient, with what fills it up to the next, so that they lie one behind the other."""
     slots: list[torch.Tensor]
-    """Of each, in its shape."""
+    """Of each tensor, in its shape."""
 
     @property
     def is_free(self) -> bool:
@@ -53,7 +55,7 @@ class _Memory:
         return users <= 1 + len(self.pieces) + len(self.slots) + 1
 
 
-def _lay_out(tensors: Sequence[torch.Tensor]) -> list[_Memory]:
+def _lay_out(tensors: Sequence[torch.Tensor], parcels: Sequence["Parcel"]) -> list[_Memory]:
     alike: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for place, tensor in enumerate(tensors):
         alike.setdefault((tensor.dtype, tensor.device), []).append(place)
@@ -65,13 +67,29 @@ def _lay_out(tensors: Sequence[torch.Tensor]) -> list[_Memory]:
         starts = [0, *ends[:-1]]
         # Zeros, since what lies between two gradients is added up with them.
         whole = torch.zeros(ends[-1], dtype=dtype, device=device)
-        pieces = [whole[start:end] for start, end in zip(starts, ends, strict=True)]
+        pieces = []
+        for place, start, end in zip(places, starts, ends, strict=True):
+            cuts = [*accumulate((numel for _, numel in parcels[place][:-1]), initial=start), end]
+            pieces += [whole[first:last] for first, last in pairwise(cuts)]
         slots = [
             whole[start : start + numel].view(tensors[place].shape)
             for place, start, numel in zip(places, starts, numels, strict=True)
         ]
         made.append(_Memory(places, whole, pieces, slots))
     return made
+
+
+Parcel = tuple[tuple[int, int], ...]
+"""The gradients that lie in one tensor, one behind the other: the place of each among the names, and how many elements it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A reduction under way."""
+
+    results: list[torch.Tensor]
+    """What comes of it, when the handles are done."""
+    handles: list[Handle] = field(default_factory=list)
 
 
 class FlatReduction:
@@ -85,6 +103,7 @@ class FlatReduction:
         process_set: ProcessSet,
         *,
         agree: bool = True,
+        parcels: Sequence[Parcel] | None = None,
     ) -> None:
         """Prepare.
 
@@ -94,7 +113,10 @@ class FlatReduction:
             scales: prescale and postscale factor.
             agree: whether the ranks take the names of the first one, since a library that numbers its layers may have come to
                 other numbers here.
+            parcels: what lies in each tensor that is handed over; None where each is the gradient of the name at its place.
         """
+        self._parcels = parcels
+        self._started: _Started | None = None
         self._own_names = list(names)
         self._op, self._scales, self._process_set, self._agree = op, scales, process_set, agree
         self._engine: engine.Engine | None = None
@@ -109,9 +131,20 @@ class FlatReduction:
         Raises:
             HorovodInternalError: it failed, on all ranks.
         """
+        self.start(tensors)
+        return finish([self])[0]
+
+    def start(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Begin to reduce gradients, which may change as soon as this returns; `finish` has the results.
+
+        Raises:
+            HorovodInternalError: the runtime has been shut down, or the ranks train different variables.
+            ValueError: what was started before is under way.
+        """
         running = require_running()
         if not tensors or not takes_part(self._process_set):
-            return list(tensors)
+            self._started = _Started(list(tensors))
+            return
         if self._engine is not running:
             self._names = agree_on_names(self._own_names, self._process_set) if self._agree else self._own_names
             self._engine, self._shapes = running, []
@@ -123,19 +156,26 @@ class FlatReduction:
             for memory in memories:
                 torch._foreach_copy_(memory.slots, [tensors[place] for place in memory.places])
         handle = submit_prepared(self._requests, [piece for memory in memories for piece in memory.pieces])
-        wait_for_handles([handle])
-        check_outcome(handle)
         results: list[torch.Tensor] = list(tensors)
         for memory in memories:
             for place, slot in zip(memory.places, memory.slots, strict=True):
                 results[place] = slot.view(slot.shape)  # of its own, by which the memory is known to be in use
-        return results
+        self._started = _Started(results, [handle])
+
+    def take_started(self) -> _Started:
+        """What `start` has begun; the next may be started then."""
+        started, self._started = self._started, None
+        assert started is not None, "nothing was started"
+        return started
 
     def _borrow(self, tensors: Sequence[torch.Tensor]) -> list[_Memory]:
         for memories in self._kept:
             if all(memory.is_free for memory in memories):
                 return memories
-        memories = _lay_out(tensors)
+        parcels = self._parcels
+        if parcels is None:
+            parcels = [((place, tensor.numel()),) for place, tensor in enumerate(tensors)]
+        memories = _lay_out(tensors, parcels)
         self._kept = [*self._kept[-1:], memories]
         set_id = require_id(self._process_set, "allreduce")
         self._requests = [
@@ -151,9 +191,31 @@ class FlatReduction:
                 device=piece.device.type,
             )
             for memory in memories
-            for place, piece in zip(memory.places, memory.pieces, strict=True)
+            for (place, _), piece in zip(
+                [gradient for place in memory.places for gradient in parcels[place]], memory.pieces, strict=True
+            )
         ]
         return memories
+
+
+def finish(reductions: Sequence[FlatReduction]) -> list[list[torch.Tensor]]:
+    """Wait for reductions that were started; the gradients of each over all ranks.
+
+    Raises:
+        HorovodInternalError: one of them failed, on all ranks.
+    """
+    started = [reduction.take_started() for reduction in reductions]
+    handles = [handle for each in started for handle in each.handles]
+    wait_for_handles(handles)
+    failed: HorovodInternalError | None = None
+    for handle in handles:
+        try:
+            check_outcome(handle)
+        except HorovodInternalError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return [each.results for each in started]
 
 
 def agree_on_names(names: Sequence[str], process_set: ProcessSet) -> list[str]:

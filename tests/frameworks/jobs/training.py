@@ -104,6 +104,56 @@ def in_groups():
     together(traced=True, groups=7)
 
 
+def many_kinds_of_gradients():
+    """Small ones travel packed, large ones by themselves; results are those of each by itself, in any groups."""
+    shapes = [(300, 70), (5, 3), (), (7,), (0, 4), (90,), (300, 70), (3, 1)]
+    dtypes = [tf.float32, tf.float32, tf.float64, tf.float32, tf.float32, tf.float16, tf.float64, tf.float64]
+    made = np.random.default_rng(rank)
+    values = [tf.constant(made.normal(size=shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    variables = [tf.Variable(tf.zeros_like(value), name=f"v{number}") for number, value in enumerate(values)]
+    expected = [hvd.allreduce(value, name=f"alone.{number}").numpy() for number, value in enumerate(values)]
+
+    def reduce(options):
+        with tf.GradientTape() as tape:
+            loss = tf.add_n(
+                [tf.reduce_sum(tf.cast(v * value, tf.float64)) for v, value in zip(variables, values, strict=True)]
+            )
+        return hvd.DistributedGradientTape(tape, **options).gradient(loss, variables)
+
+    for options in ({}, {"groups": 3}, {"groups": [variables[1:4], variables[6:]]}):
+        for way in (reduce, tf.function(reduce)):
+            for _ in range(3):
+                for found, wanted in zip(way(options), expected, strict=True):
+                    assert found.shape == wanted.shape
+                    if size == 2:  # in whatever memory they lie, two numbers have one sum
+                        np.testing.assert_array_equal(found, wanted)
+                    coarse = found.dtype == tf.float16
+                    np.testing.assert_allclose(
+                        found, wanted, rtol=2e-3 if coarse else 1e-5, atol=2e-3 if coarse else 1e-5
+                    )
+
+
+def a_group_that_fails():
+    """Ranks that disagree hear it where they wait; the other groups end, and the next step is done."""
+    variables = [tf.Variable(tf.ones([3])), tf.Variable(tf.ones([20 + 20 * rank])), tf.Variable(tf.ones([4]))]
+
+    @tf.function
+    def reduce(chosen):
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(v * float(rank + 1)) for v in chosen])
+        return hvd.DistributedGradientTape(tape, groups=[[v] for v in chosen]).gradient(loss, chosen)
+
+    try:
+        reduce(variables)
+    except tf.errors.OpError as error:
+        assert "shape" in str(error), error
+    else:
+        raise AssertionError("nothing was raised")
+    for _ in range(2):
+        for found in reduce(variables[::2]):
+            np.testing.assert_allclose(found, np.full(found.shape, (size + 1) / 2))
+
+
 def predivided():
     together(traced=True, gradient_predivide_factor=2.0)
 
@@ -290,6 +340,8 @@ make_checks(
             in_a_function,
             sparse_as_dense,
             in_groups,
+            many_kinds_of_gradients,
+            a_group_that_fails,
             predivided,
             in_a_process_set,
             structures,
