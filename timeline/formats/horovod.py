@@ -5,14 +5,16 @@ begin before anything else happens).  Ticks of ranks inside a negotiation are ar
 looked, which is a cycle late at most; with Horovod's response cache on they appear only the first time a tensor is seen.
 """
 
+import heapq
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ..errors import TraceError
 from ..model.columns import TableBuilder
-from ..model.ending import OpenSpan, OpenTensor, RankEnd, make_end
+from ..model.ending import MAX_OPEN_SPANS, MAX_OPEN_TENSORS, OpenSpan, OpenTensor, RankEnd, make_end
 from ..model.trace import (
     SPAN_COLUMNS,
     STEP_COLUMNS,
@@ -32,7 +34,7 @@ from ..vocabulary import (
     LaneKind,
 )
 from .base import Progress
-from .horovod_tables import Batch, Member, cycles_table, tables_of
+from .horovod_tables import Batch, Operations, cycles_table
 
 NAME: Final = "horovod"
 
@@ -48,6 +50,8 @@ _TRANSPORTS: Final = ("GLOO", "NCCL", "MPI", "CCL", "DDL")
 _RANK: Final = re.compile(r"[0-9]{1,7}\Z")
 #: What a tensor's row takes while it is read, in texts.
 _TEXTS_A_ROW: Final = 4
+#: Horovod nests activities two deep; what is nested deeper than this has no ends.
+_MAX_NESTED: Final = 8
 
 
 def sniff(head: bytes) -> bool:
@@ -66,8 +70,9 @@ class _Row:
     name: str
     stack: list[tuple[str, int]] = field(default_factory=list)
     negotiation: tuple[int, int] = (-1, -1)
-    ticks: dict[int, int] = field(default_factory=dict)
-    batch: "Batch | None" = None
+    ticks: "array[int] | None" = None
+    """In turn a rank, and when it ticked."""
+    batch: Batch | None = None
     start_ns: int = -1
     end_ns: int = -1
     nbytes: int = -1
@@ -111,12 +116,16 @@ class _Reader:
         self.ticks = 0
         self.epoch_unix_ns = 0
         self.first_ns = -1
-        self.cycles: list[int] = []
+        self.cycles = array("q")
         """When Horovod's background thread began a cycle, where that is marked."""
-        self.open: list[tuple[_Row, str, int]] = []
-        """What the file leaves open: row, activity, begin."""
-        self.spans = TableBuilder(SPAN_COLUMNS)
-        self.batches: list[Batch] = []
+        self.ending = make_end(is_closed=None)
+        """What rank 0 was about when the file ends, times as they are in the file."""
+        self.spans = TableBuilder(SPAN_COLUMNS, {"rank": 0, "lane_kind": str(LaneKind.TENSOR), "args_row": -1})
+        self.operations = Operations()
+        self._batches = 0
+        self._categories: dict[str, tuple[str, Category]] = {}
+        """Names of activities, each kept once, with their categories."""
+        self._renamed = 0
         self._rows: dict[int | str, _Row] = {}
         self._filling: Batch | None = None
         self._last_ns = 0
@@ -134,31 +143,56 @@ class _Reader:
                     self.dropped["unknown_phase"] += 1
                 else:
                     handler(event)
-            check_proportion(self.source, nbytes=len(data), events=self.events, texts=_TEXTS_A_ROW * len(self._rows))
+            texts = _TEXTS_A_ROW * len(self._rows) + self._renamed + len(self._categories)
+            check_proportion(self.source, nbytes=len(data), events=self.events, texts=texts)
+        self.ending = self._end_of_file()
+        self._stop_filling()
         for row in self._rows.values():
-            self.open += [(row, name, start_ns) for name, start_ns in row.stack]
             self._close(row, self._last_ns)
             self._finish(row)
 
-    def end(self, first_ns: int) -> RankEnd:
+    def _open(self) -> Iterator[tuple[int, int, _Row, str]]:
+        """What the file leaves open: begin, number, row, activity."""
+        number = 0
+        for row in self._rows.values():
+            for name, start_ns in row.stack:
+                yield start_ns, number, row, name
+                number += 1
+
+    def _end_of_file(self) -> RankEnd:
         """What rank 0 was about when the file ends.  Horovod has no mark for a clean end."""
-        waiting = [item for item in self.open if item[1].startswith(NEGOTIATE_PREFIX)]
-        return make_end(
+        latest = heapq.nlargest(MAX_OPEN_SPANS, self._open(), key=lambda item: item[:2])
+        waiting = (item for item in self._open() if item[3].startswith(NEGOTIATE_PREFIX))
+        earliest = heapq.nsmallest(MAX_OPEN_TENSORS, waiting, key=lambda item: item[:2])
+        end = make_end(
             is_closed=None,
             open_spans=[
-                OpenSpan(lane=row.name, category=str(_category(name)), name=name, start_ns=max(start_ns - first_ns, 0))
-                for row, name, start_ns in self.open
+                OpenSpan(lane=row.name, category=str(_category(name)), name=name, start_ns=start_ns)
+                for start_ns, _, row, name in reversed(latest)
             ],
             open_tensors=[
                 OpenTensor(
                     name=row.name,
                     kind=_TOP_LEVEL.get(name.removeprefix(NEGOTIATE_PREFIX), ""),
-                    submitted_ns=max(start_ns - first_ns, 0),
+                    submitted_ns=start_ns,
                     is_negotiated=False,
-                    asked_by=tuple(sorted(row.ticks)),
+                    asked_by=tuple(sorted(set(row.ticks[::2] if row.ticks else ()))),
                 )
-                for row, name, start_ns in waiting
+                for start_ns, _, row, name in earliest
             ],
+        )
+        count = sum(item[3].startswith(NEGOTIATE_PREFIX) for item in self._open())
+        return replace(end, open_tensor_count=count)
+
+    def end(self, first_ns: int) -> RankEnd:
+        """The same, times from `first_ns` on."""
+        end = self.ending
+        return replace(
+            end,
+            open_spans=tuple(replace(span, start_ns=max(span.start_ns - first_ns, 0)) for span in end.open_spans),
+            open_tensors=tuple(
+                replace(tensor, submitted_ns=max(tensor.submitted_ns - first_ns, 0)) for tensor in end.open_tensors
+            ),
         )
 
     def _close(self, row: _Row, at_ns: int) -> None:
@@ -185,39 +219,56 @@ class _Reader:
         args = args_of(event)
         if event.name != "process_name":
             return
-        if isinstance(args.get("name"), str):
-            self._row(event).name = args["name"]
+        name = args.get("name")
+        if isinstance(name, str):
+            row = self._row(event)
+            self._renamed += row.name != name
+            row.name = name
         epoch_us = args.get("start_time_since_epoch_in_micros")
         if isinstance(epoch_us, int):
             self.epoch_unix_ns = epoch_us * 1000
 
+    def _known(self, name: str) -> tuple[str, Category]:
+        """The one copy of an activity's name, and its category."""
+        known = self._categories.get(name)
+        if known is None:
+            known = self._categories[name] = (name, _category(name))
+        return known
+
+    def _stop_filling(self) -> None:
+        """The next beginning belongs to another collective."""
+        batch, self._filling = self._filling, None
+        if batch is not None and not batch.begun and not batch.failed:
+            self.operations.add(batch)
+
     def _begin(self, event: Event) -> None:
         at_ns, row = self._at(event), self._row(event)
-        is_top_level = event.name in _TOP_LEVEL or event.name == "ERROR"
-        if row.stack and (is_top_level or event.name.startswith(NEGOTIATE_PREFIX)):
+        name = self._known(event.name)[0]
+        is_top_level = name in _TOP_LEVEL or name == "ERROR"
+        if row.stack and (is_top_level or name.startswith(NEGOTIATE_PREFIX) or len(row.stack) >= _MAX_NESTED):
             # These begin on an empty row: an end is missing, and must not put all that follows out of step.
             self._close(row, at_ns)
         if is_top_level:
             self._finish(row)
             # A batch is a run of beginnings of one kind with nothing in between.
             batch = self._filling
-            if batch is None or batch.kind != _TOP_LEVEL.get(event.name, ""):
-                batch = self._filling = Batch(_TOP_LEVEL.get(event.name, ""), failed=event.name == "ERROR")
-                if not batch.failed:
-                    self.batches.append(batch)
-            batch.expected += 1
+            if batch is None or batch.kind != _TOP_LEVEL.get(name, ""):
+                self._stop_filling()
+                batch = self._filling = Batch(self._batches, _TOP_LEVEL.get(name, ""), failed=name == "ERROR")
+                self._batches += not batch.failed
+            batch.begun += 1
             row.batch, row.start_ns, row.end_ns = batch, at_ns, -1
         else:
-            self._filling = None
-            if event.name.startswith(NEGOTIATE_PREFIX):
+            self._stop_filling()
+            if name.startswith(NEGOTIATE_PREFIX):
                 self._finish(row)
-                row.ticks = {}
+                row.ticks = None
                 row.negotiation = (at_ns, -1)
-        row.stack.append((event.name, at_ns))
+        row.stack.append((name, at_ns))
 
     def _end(self, event: Event) -> None:
         at_ns, row = self._at(event), self._row(event)
-        self._filling = None
+        self._stop_filling()
         if not row.stack:
             self.dropped["orphan_end"] += 1
             return
@@ -236,12 +287,12 @@ class _Reader:
         row.end_ns = at_ns
         if "dtype" in args:
             row.nbytes = _nbytes(args["dtype"], args.get("shape"))
-            batch.dtype = str(args["dtype"])
+            batch.dtype = self._known(str(args["dtype"]))[0]
         self._finish(row)
 
     def _activity(self, batch: Batch, name: str, start_ns: int, end_ns: int) -> None:
         """All tensors of a batch repeat its activities; what counts is from the first begin to the last end."""
-        category = _category(name)
+        category = self._known(name)[1]
         if category is Category.COLLECTIVE:
             first, last = batch.operation
             batch.operation = (start_ns if first < 0 else min(first, start_ns), max(last, end_ns))
@@ -252,27 +303,35 @@ class _Reader:
     def _finish(self, row: _Row) -> None:
         """The collective has done with this row's tensor."""
         batch = row.batch
-        if batch is not None and row.start_ns >= 0:
+        if batch is None:
+            return
+        if row.start_ns >= 0:
             end_ns = row.end_ns if row.end_ns >= 0 else self._last_ns
-            batch.members.append(Member(row.name, row.nbytes, *row.negotiation, row.start_ns, end_ns))
-            for rank, at_ns in row.ticks.items():
-                batch.tick(rank, at_ns)
-            row.negotiation, row.ticks, row.nbytes = (-1, -1), {}, -1
+            if not batch.failed:
+                self.operations.add_tensor(
+                    batch, row.name, row.nbytes, row.negotiation, row.start_ns, end_ns, row.ticks
+                )
+            row.negotiation, row.ticks, row.nbytes = (-1, -1), None, -1
         row.batch, row.start_ns = None, -1
+        batch.begun -= 1
+        if not batch.begun and batch is not self._filling and not batch.failed:
+            self.operations.add(batch)
 
     def _span(self, row: _Row, name: str, start_ns: int, end_ns: int) -> None:
-        self.spans.add(
-            0, row.name, str(LaneKind.TENSOR), str(_category(name)), name, start_ns, max(end_ns - start_ns, 0), -1
-        )
+        category = str(self._known(name)[1])
+        self.spans.add(row.name, category, name, start_ns, max(end_ns - start_ns, 0))
 
     def _tick(self, event: Event) -> None:
         at_ns, row = self._at(event), self._row(event)
-        self._filling = None
+        self._stop_filling()
         if row.stack and row.stack[-1][0].startswith(NEGOTIATE_PREFIX) and _RANK.match(event.name):
             rank = int(event.name)
             self.ranks_seen = max(self.ranks_seen, rank)
             self.ticks += 1
-            row.ticks[rank] = at_ns
+            if row.ticks is None:
+                row.ticks = array("q")
+            row.ticks.append(rank)
+            row.ticks.append(at_ns)
         else:
             self.dropped["stray_tick"] += 1
 
@@ -305,7 +364,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     spans = reader.spans.finish()
     spans["start_ns"] -= first_ns
     notes = tuple(_notes(reader))
-    collectives, tensors, arrivals = tables_of(reader.batches, first_ns)
+    collectives, tensors, arrivals = reader.operations.finish(first_ns)
     return Trace(
         meta=TraceMeta(
             format=NAME,
@@ -336,8 +395,7 @@ def _notes(reader: _Reader) -> list[str]:
     ]
     if reader.ranks_seen < 0:
         notes.append("no rank ticks: the number of ranks is unknown")
-    negotiated = sum(len(batch.members) for batch in reader.batches)
-    with_ticks = sum(len(batch.members) for batch in reader.batches if batch.ticks)
+    negotiated, with_ticks = reader.operations.tensors, reader.operations.tensors_with_ticks
     if negotiated and with_ticks < negotiated / 2:
         notes.append(
             f"rank ticks on {with_ticks} of {negotiated} operations only, so that a late rank has no name; "

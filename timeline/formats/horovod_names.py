@@ -9,8 +9,6 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from ..vocabulary import MIXED
-
 _NORM: Final = re.compile(r"sync_batch_norm", re.IGNORECASE)
 _OBJECT: Final = re.compile(r"\.(sz|t)$")
 _UNNAMED: Final = re.compile(r"^\w+\.noname\.\d+(_\d+of\d+)?$")
@@ -65,9 +63,3 @@ def caller_of(name: str, kind: str, parameters: Collection[str] = ()) -> str:
         ("user", kind != "broadcast" and _METRIC.search(rest or name)),
     )
     return next((caller for caller, applies in rules if applies), "")
-
-
-def common(callers: Iterable[str]) -> str:
-    """The caller of a fused batch: what those of its tensors that are known have in common, else "mixed"."""
-    known = {caller for caller in callers if caller}
-    return MIXED if len(known) > 1 else next(iter(known), "")

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,16 +24,24 @@ class TableBuilder:
     Numbers are kept as in the table, so that a row takes no more than there.
     """
 
-    def __init__(self, columns: Mapping[str, str]) -> None:
-        self._columns = columns
-        self._codes: list[dict[str, int] | None] = [{} if dtype == "category" else None for dtype in columns.values()]
-        self._values: list[array[Any]] = [array(_TYPE_CODES[dtype]) for dtype in columns.values()]
+    def __init__(self, columns: Mapping[str, str], same: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Begin without rows.
+
+        Args:
+            columns: names and types of the table's columns.
+            same: what some columns hold in every row; these are left out of the rows, and take no room until the end.
+        """
+        self._table_columns, self._same = columns, same
+        self._columns = {name: dtype for name, dtype in columns.items() if name not in same}
+        types = self._columns.values()
+        self._codes: list[dict[str, int] | None] = [{} if dtype == "category" else None for dtype in types]
+        self._values: list[array[Any]] = [array(_TYPE_CODES[dtype]) for dtype in types]
 
     def __len__(self) -> int:
         return len(self._values[0])
 
     def add(self, *row: Any) -> None:
-        """Append a row, with one value a column.
+        """Append a row, with one value a column that is not the same in all.
 
         Raises:
             TraceError: a number is beyond what its column holds.
@@ -66,7 +75,16 @@ class TableBuilder:
                 data[name] = _as_numpy(values, dtype)
             else:
                 data[name] = pd.Categorical.from_codes(_as_numpy(values, "int32"), categories=_unique_text(codes))
-        return make_table(self._columns, data)
+        for name, value in self._same.items():
+            data[name] = _repeated(value, self._table_columns[name], len(self))
+        return make_table(self._table_columns, data)
+
+
+def _repeated(value: Any, dtype: str, count: int) -> object:
+    if dtype == "category":
+        return pd.Categorical.from_codes(np.zeros(count, np.int8), categories=_unique_text([value] if count else []))
+    # Pages of zeros take no memory before they are written.
+    return np.full(count, value, dtype) if value else np.zeros(count, dtype)
 
 
 def _as_numpy(values: "array[Any]", dtype: str) -> np.ndarray:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tlkit.timeline import open_trace
-from tlkit.timeline.formats.horovod_names import caller_of, common, parameters_of
+from tlkit.timeline.formats.horovod_names import caller_of, parameters_of
+from tlkit.timeline.formats.horovod_tables import CALLER_NAMES, common_callers
 
 
 @pytest.mark.parametrize(
@@ -43,9 +45,11 @@ def test_what_is_broadcast_and_reduced_under_one_name_is_a_parameter() -> None:
 
 def test_a_batch_has_what_its_known_tensors_have_in_common() -> None:
     """Those that nobody knows do not count."""
-    assert common(["gradient", "", "gradient"]) == "gradient"
-    assert common(["gradient", "user"]) == "mixed"
-    assert common(["", ""]) == ""
+    batches = [["gradient", "", "gradient"], ["gradient", "user"], ["", ""], ["user"]]
+    callers = np.array([CALLER_NAMES.index(caller) for batch in batches for caller in batch], np.int8)
+    seq = np.repeat([3, 4, 7, 8], [len(batch) for batch in batches])
+
+    assert [CALLER_NAMES[caller] for caller in common_callers(callers, seq)] == ["gradient", "mixed", "", "user"]
 
 
 def test_real_timelines_of_horovod(shared_traces: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tlkit.timeline import TraceError, open_trace
 from tlkit.timeline.export.files import write
 from tlkit.timeline.model.columns import TableBuilder
 from tlkit.timeline.model.trace import ARRIVAL_COLUMNS
+from tlkit.timeline.read import json_events
 
 SPAN = {"name": "s", "ph": "X", "pid": 0, "tid": 0, "ts": 1, "dur": 5}
 
@@ -214,3 +216,29 @@ def test_memory_is_in_proportion_to_what_is_unpacked(tmp_path: Path, kind: str) 
     peak, _, found = done.stdout.partition(" ")
     assert int(peak) < 3 * nbytes + 300e6
     assert "refused" in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        ("operations", '{{"ph":"B","name":"ALLREDUCE","ts":{0},"pid":1}},\n{{"ph":"E","ts":{0},"pid":1}},\n'),
+        ("begins without ends", '{{"ph":"B","name":"QUEUE","ts":{0},"pid":1}},\n'),
+        ("ticks", '{{"ph":"X","name":"{0}","ts":{0},"pid":1}},\n'),
+    ],
+)
+def test_a_tiny_operation_of_horovods_is_numbers_in_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, event: str
+) -> None:
+    """What stays of each is in proportion to its text, so that millions are within the bound of memory as well."""
+    # What is decoded at once is the same for all files, and would hide the rest in one so small.
+    monkeypatch.setattr(json_events, "PIECE_NBYTES", 20_000)
+    named = '[\n{"name":"process_name","ph":"M","pid":1,"args":{"name":"t","start_time_since_epoch_in_micros":1}},\n'
+    begun = '{"ph":"B","name":"NEGOTIATE_ALLREDUCE","ts":0,"pid":1},\n' if kind == "ticks" else ""
+    path = tmp_path / "t.json"
+    path.write_text(named + begun + "".join(map(event.format, range(15_000))) + '{"ph":"E","ts":9,"pid":1}]\n')
+    tracemalloc.start()
+    trace = open_trace(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert trace.meta.events >= 15_000
+    assert peak < 4.5 * path.stat().st_size
