@@ -48,8 +48,9 @@ _TRANSPORTS: Final = ("GLOO", "NCCL", "MPI", "CCL", "DDL")
 
 #: A tick is named after its rank; longer numbers are none (`MAX_RANKS`).
 _RANK: Final = re.compile(r"[0-9]{1,7}\Z")
-#: What a tensor's row takes while it is read, in texts.
+#: What a tensor's row takes while it is read, and the name of an activity, in texts.
 _TEXTS_A_ROW: Final = 4
+_TEXTS_A_NAME: Final = 3
 #: Horovod nests activities two deep; what is nested deeper than this has no ends.
 _MAX_NESTED: Final = 8
 
@@ -143,7 +144,7 @@ class _Reader:
                     self.dropped["unknown_phase"] += 1
                 else:
                     handler(event)
-            texts = _TEXTS_A_ROW * len(self._rows) + self._renamed + len(self._categories)
+            texts = _TEXTS_A_ROW * len(self._rows) + _TEXTS_A_NAME * (self._renamed + len(self._categories))
             check_proportion(self.source, nbytes=len(data), events=self.events, texts=texts)
         self.ending = self._end_of_file()
         self._stop_filling()

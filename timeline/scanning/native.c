@@ -1,7 +1,7 @@
 /* One pass over the JSON of trace events, into columns.
  *
- * Only what is beyond doubt is taken here: an event that is not exactly as the format has it, or holds anything unusual (an
- * exponent in a time, a key twice, bad UTF-8), is left to the Python code, which sees only those.  So both implementations agree
+ * Only what is beyond doubt is taken here: an event that is not exactly as the format has it, or holds anything unusual (a
+ * time in quotes, a key twice, bad UTF-8), is left to the Python code, which sees only those.  So both implementations agree
  * by construction: whatever this one accepts, the other reads the same.
  *
  * The GIL is released while scanning.  The buffer has to be readable PADDING bytes beyond `end`.
@@ -383,6 +383,42 @@ static int read_integer(Slice slice, int64_t *value) {
     return TAKEN;
 }
 
+/* A time with an exponent: its digits with the point elsewhere. */
+static int read_scaled_time(const uint8_t *p, const uint8_t *e, int64_t *ns) {
+    const uint8_t *mantissa = p, *end = p;
+    int64_t whole = 0, exponent = 0; /* digits before the point */
+    int has_point = 0, negative = 0, number_of_digits = 0;
+    for (; end < e && (*end == '.' || (*end >= '0' && *end <= '9')); end++) {
+        if (*end == '.') has_point = 1;
+        else if (!has_point) whole++;
+    }
+    p = end + 1; /* behind the e */
+    if (p < e && (*p == '-' || *p == '+')) negative = *p++ == '-';
+    for (; p < e && *p >= '0' && *p <= '9'; p++) {
+        if (++number_of_digits > 4) return ODD;
+        exponent = exponent * 10 + (*p - '0');
+    }
+    if (p < e || !number_of_digits) return ODD;
+    /* Of the digits so many make up nanoseconds, the next one tells where to round, and the rest is of no account. */
+    int64_t wanted = whole + (negative ? -exponent : exponent) + 3, number = 0;
+    int up = 0;
+    for (p = mantissa; p < end && wanted >= 0; p++) {
+        if (*p == '.') continue;
+        if (wanted-- == 0) {
+            up = *p >= '5';
+            break;
+        }
+        if (number >= MAX_US * 100) return ODD; /* as nanoseconds it would be MAX_US and more */
+        number = number * 10 + (*p - '0');
+    }
+    for (; number && wanted > 0; wanted--) {
+        if (number >= MAX_US * 100) return ODD;
+        number *= 10;
+    }
+    *ns = number + up;
+    return TAKEN;
+}
+
 /* Microseconds in decimal to the nearest nanosecond, halves away from zero. */
 static int read_time(Slice slice, int64_t *ns) {
     const uint8_t *p = slice.start;
@@ -402,7 +438,12 @@ static int read_time(Slice slice, int64_t *ns) {
             else if (decimals == 3) up = *p >= '5';
             decimals++;
         }
-    if (p < slice.end) return ODD;
+    if (p < slice.end) {
+        if (*p != 'e' && *p != 'E') return ODD;
+        if (read_scaled_time(slice.start + negative, slice.end, ns) != TAKEN) return ODD;
+        if (negative) *ns = -*ns;
+        return TAKEN;
+    }
     for (; decimals < 3; decimals++) number *= 10;
     number += up;
     *ns = negative ? -number : number;

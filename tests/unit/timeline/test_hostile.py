@@ -20,6 +20,7 @@ from tlkit.timeline.export.files import write
 from tlkit.timeline.model.columns import TableBuilder
 from tlkit.timeline.model.trace import ARRIVAL_COLUMNS
 from tlkit.timeline.read import json_events
+from tlkit.timeline.scanning import thrift
 
 SPAN = {"name": "s", "ph": "X", "pid": 0, "tid": 0, "ts": 1, "dur": 5}
 
@@ -216,6 +217,19 @@ def test_memory_is_in_proportion_to_what_is_unpacked(tmp_path: Path, kind: str) 
     peak, _, found = done.stdout.partition(" ")
     assert int(peak) < 3 * nbytes + 300e6
     assert "refused" in found
+
+
+def test_activities_of_horovods_with_names_of_their_own_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name takes several times what it takes in the file."""
+    monkeypatch.setattr(thrift, "FREE_TEXTS", 3_000)
+    path = tmp_path / "t.json"
+    begin = '{{"ph":"B","name":"MEMCPY_{0}","ts":{0},"pid":1}},\n{{"ph":"E","ts":{0},"pid":1}},\n'
+    text = "".join(map(begin.format, range(30_000)))
+    path.write_text(horovod_lines("1").rstrip("]\n") + ",\n" + text.rstrip(",\n") + "]\n")
+    with pytest.raises(TraceError, match="different names"):
+        open_trace(path)
 
 
 @pytest.mark.parametrize(
