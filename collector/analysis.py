@@ -156,7 +156,8 @@ def analyze(
 def measure(trace: Trace, steps: Steps) -> Facts:
     """Everything that the rules look at."""
     breakdown, cpu = break_down(trace, steps), read_cpu_time(trace, steps)
-    contention = find_contention(trace, steps, breakdown, cpu)
+    collectives = split_collectives(trace, has_one_clock=shares_clock(trace.meta))
+    contention = find_contention(trace, steps, breakdown, cpu, collectives)
     is_of_parts = not _shows_waiting(trace, steps, breakdown)
     graph = None
     if steps.count and breakdown.knows_compute:
@@ -165,7 +166,7 @@ def measure(trace: Trace, steps: Steps) -> Facts:
         trace=trace,
         steps=steps,
         breakdown=breakdown,
-        collectives=split_collectives(trace, has_one_clock=shares_clock(trace.meta)),
+        collectives=collectives,
         cpu=cpu,
         contention_ns=contention,
         graph=graph,

@@ -40,22 +40,47 @@ class IdleDevice:
             if reason != BETWEEN and device.mean_idle_ns(reason) >= MIN_IDLE_RATIO * step_ns
         ]
         findings = [find_idle(facts, device, reason) for reason in shown]
-        return [found for found in findings if found.predicted_gain > 0 or found.cause == cause_of(QUEUED)]
+        found = [one for one in findings if one.predicted_gain > 0 or one.cause == cause_of(QUEUED)]
+        gaining = [reason for reason, one in zip(shown, findings, strict=True) if one.predicted_gain > 0]
+        if len(gaining) > 1 and max(one.predicted_gain for one in found) <= WORTH_RATIO:
+            found += find_idle_together(facts, device, gaining)
+        return found
+
+
+def find_idle_together(facts: Facts, device: Device, reasons: Sequence[str]) -> list[Finding]:
+    """Idle time of several reasons, none of which is worth a change alone, if together they are."""
+    removed = np.sum([_beyond_ordinary(facts, device, reason) for reason in reasons], axis=0)
+    outcome = facts.outcome(facts.without(IDLE, removed))
+    if outcome.gain <= WORTH_RATIO:
+        return []
+    step_ns = facts.mean_step_ns
+    largest = max(reasons, key=device.mean_idle_ns)
+    told = ", ".join(f"{reason.replace('-', ' ')} {duration(device.mean_idle_ns(reason))}" for reason in reasons)
+    return [
+        Finding(
+            class_="compute",
+            cause=cause_of(HOST),
+            ranks=facts.ranks,
+            predicted_gain=outcome.gain,
+            gain_interval=(outcome.interval[0] / 2, outcome.interval[1]),
+            outcome=outcome,
+            confidence=confidence_of(HOST),
+            evidence={
+                **_evidence(device, largest),
+                "by_reason_ns": {reason: round(device.mean_idle_ns(reason)) for reason in reasons},
+            },
+            remedy=idle_remedy(device, largest, facts.trace.meta.framework),
+            sentence=(
+                f"The device is idle for {duration(sum(device.mean_idle_ns(reason) for reason in reasons))} of each "
+                f"{milliseconds(step_ns)} step for several reasons, none of which is large alone: {told}."
+            ),
+        )
+    ]
 
 
 def find_idle(facts: Facts, device: Device, reason: str) -> Finding:
     """What the idle time of one reason costs, and what to do about it."""
-    step_ns, idle_ns = facts.mean_step_ns, device.idle_ns[reason].astype(float)
-    # What some ranks have beyond their peers is those ranks' own (straggler.py).
-    excess = own_idle(idle_ns, step_ns)
-    if excess is not None:
-        idle_ns = np.maximum(idle_ns - excess.excess_ns, 0.0)
-    ordinary = 0.0
-    if reason in {LAUNCH, HOST}:
-        # A run whose kernels follow each other has short gaps, too: these are launches.
-        ordinary = IDLE_ORDINARY_RATIO * max(step_ns - float(facts.part(IDLE).mean()), 0.0)
-    # Nothing that the host does changes what it has launched already.
-    removed = np.zeros_like(idle_ns) if reason == QUEUED else np.maximum(idle_ns - ordinary, 0.0)
+    step_ns, removed = facts.mean_step_ns, _beyond_ordinary(facts, device, reason)
     outcome = facts.outcome(facts.without(IDLE, removed))
     low, high = outcome.interval
     # How much of it goes depends on how far ahead the host can run.
@@ -72,6 +97,23 @@ def find_idle(facts: Facts, device: Device, reason: str) -> Finding:
         remedy=idle_remedy(device, reason, facts.trace.meta.framework),
         sentence=idle_sentence(device, reason, f"of each {milliseconds(step_ns)} step"),
     )
+
+
+def _beyond_ordinary(facts: Facts, device: Device, reason: str) -> np.ndarray:
+    """Idle time of a reason that could go: float[rank, step]."""
+    step_ns, idle_ns = facts.mean_step_ns, device.idle_ns[reason].astype(float)
+    if reason == QUEUED:
+        return np.zeros_like(idle_ns)  # nothing that the host does changes what it has launched already
+    # What some ranks have beyond their peers is those ranks' own (straggler.py).
+    excess = own_idle(idle_ns, step_ns)
+    if excess is not None:
+        idle_ns = np.maximum(idle_ns - excess.excess_ns, 0.0)
+    ordinary = 0.0
+    if reason in {LAUNCH, HOST}:
+        # A run whose kernels follow each other has short gaps, too: these are launches.
+        ordinary = IDLE_ORDINARY_RATIO * max(step_ns - float(facts.part(IDLE).mean()), 0.0)
+    beyond: np.ndarray = np.maximum(idle_ns - ordinary, 0.0)
+    return beyond
 
 
 def _evidence(device: Device, reason: str) -> dict[str, Any]:

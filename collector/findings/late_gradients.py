@@ -16,8 +16,8 @@ from .gradients import gradients
 
 #: Gradients that are ready in this last share of backward have nothing left to hide behind.
 LATE_SHARE: Final = 0.15
-#: That many of the bytes come late before the order of the gradients is worth a look.
-LATE_BYTES_SHARE: Final = 0.5
+#: That many of the bytes come late before the order of the gradients is worth a look: twice what would if they came evenly.
+LATE_BYTES_SHARE: Final = 0.3
 #: Fewer bytes a step cost a latency, whenever they come.
 LATE_NBYTES: Final = 1024 * 1024
 #: What hides on a processor takes cores from what hides it: where the run does not show how much, half of the time comes back.

@@ -15,6 +15,7 @@ from ..model.steps import WARM_UP_SHARE
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
+from .transport import within_time_slice
 
 #: Fewer steps than this show neither trend nor rhythm.
 MIN_STEPS: Final = 12
@@ -38,9 +39,14 @@ class Lapses:
         if not excess.any():
             return []
         outcome = _without(facts, excess > 0)
-        if outcome.gain < WORTH_RATIO / 2:
+        if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess):
             return []
         return [_describe(facts, excess, outcome)]
+
+
+def _is_chance(facts: Facts, excess: np.ndarray) -> bool:
+    """Whether it is no more than what processes that share cores do to each other's collectives."""
+    return within_time_slice(facts, excess) and _part_of(facts, excess > 0)[0] in _COMMUNICATION
 
 
 def _after_warm_up(excess: np.ndarray) -> np.ndarray:

@@ -28,6 +28,8 @@ SHARED_MEMORY_NS: Final = 5e5
 SHARED_MEMORY_GBPS: Final = 2.2
 #: A host that is busier than this has no cores left for a transport that waits by spinning.
 MAX_BUSY_RATIO: Final = 0.97
+#: A thread that shares its core loses it for as long at a time; where cores lack, often twice in a row.
+TIME_SLICE_NS: Final = 4e6
 #: For less nobody installs another transport.
 WORTH_A_CHANGE_OF_TRANSPORT: Final = 0.1
 
@@ -156,6 +158,18 @@ def lacks_cores(facts: Facts) -> bool:
     return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > MAX_BUSY_RATIO)
 
 
+def within_time_slice(facts: Facts, excess_ns: np.ndarray) -> bool:
+    """Whether the ranks share the cores of a host, and lose no more in slow steps than one of them takes from another by chance.
+
+    Args:
+        excess_ns: float[step], 0 in the usual steps.
+    """
+    if facts.breakdown.on_device or not is_one_host(facts):
+        return False
+    slices = 2 if lacks_cores(facts) else 1
+    return float(excess_ns[excess_ns > 0].mean()) <= slices * TIME_SLICE_NS
+
+
 class WrongBackend:
     """Gloo moves bytes through sockets where MPI moves them through shared memory."""
 
@@ -168,14 +182,11 @@ class WrongBackend:
         if table.empty:
             return []
         per_step = max(facts.steps.count * len(facts.ranks), 1)
-        factors = table["kind"].astype(str).map(lambda kind: bus_factor(kind, facts.trace.meta.size)).astype(float)
         # Each size at its quickest: a processor that is busy elsewhere is no reason to change the transport.
         now_ns = table.groupby("nbytes")["transfer_ns"].transform(lambda took: took.quantile(0.1)).to_numpy(dtype=float)
-        then_ns = SHARED_MEMORY_NS + (table["nbytes"] * factors).to_numpy(dtype=float) / SHARED_MEMORY_GBPS
+        then_ns = _through_memory_ns(facts, table["nbytes"], table["kind"])
         factor = float(np.minimum(now_ns, then_ns).sum() / max(now_ns.sum(), 1.0))
-        # What user code calls and waits for had better not be called (calls.py): no transport is to blame for it.
-        quicker = np.where(called_by_user(facts), 1.0, factor)
-        outcome = facts.outcome(Change(latency=quicker, transfer=quicker, contention=factor))
+        outcome = facts.outcome(_through_memory(facts))
         if outcome.gain < WORTH_A_CHANGE_OF_TRANSPORT:
             return []
         return [
@@ -205,3 +216,29 @@ class WrongBackend:
                 ),
             )
         ]
+
+
+def _through_memory_ns(facts: Facts, nbytes: pd.Series, kind: pd.Series) -> np.ndarray:
+    """What collectives would take through shared memory: float[row]."""
+    factors = kind.astype(str).map(lambda name: bus_factor(name, facts.trace.meta.size)).astype(float)
+    took: np.ndarray = SHARED_MEMORY_NS + (nbytes * factors).to_numpy(dtype=float) / SHARED_MEMORY_GBPS
+    return took
+
+
+def _through_memory(facts: Facts) -> Change:
+    """Each collective is quicker by what the quickest of its size would be; what it takes longer than that is not the wire's.
+
+    What user code calls and waits for had better not be called (calls.py): no transport is to blame for it.
+    """
+    assert facts.graph is not None
+    operations = facts.graph.operations
+    took = operations.duration_ns.astype(float)
+    sizes = pd.Series(operations.nbytes)
+    quickest = pd.Series(took).groupby(sizes).transform(lambda values: values.quantile(0.1)).to_numpy(dtype=float)
+    then = _through_memory_ns(facts, sizes, pd.Series(list(operations.kind), dtype=object))
+    is_barrier = np.array([kind == "barrier" for kind in operations.kind], dtype=bool)
+    moved = ~is_barrier & (operations.nbytes >= 0) & ~called_by_user(facts)
+    less = np.where(moved, np.clip(quickest - then, 0.0, took), 0.0)
+    left = np.divide(took - less, took, out=np.ones(len(took)), where=took > 0)
+    # Backward gets cores back for as long as bytes no longer move.
+    return Change(latency=left, transfer=left, contention=1 - float(less.sum() / max(took.sum(), 1.0)))

@@ -18,7 +18,8 @@ from ..model.pattern import find_pattern
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
-from .transport import lacks_cores
+from .latency import MIN_NS, MIN_ON_ONE_HOST_NS
+from .transport import GOOD_GBPS, is_one_host, lacks_cores, within_time_slice
 
 #: Fewer steps show nothing but chance.
 MIN_STEPS: Final = 12
@@ -29,6 +30,8 @@ MIN_HITS: Final = 3
 NORMAL: Final = 1.4826
 #: No change makes communication free: half of what it costs is what one can hope for.
 HALF: Final = 0.5
+#: What lasts is there in so many of the steps.
+LASTING: Final = 0.8
 #: The lower end of a gain's interval has to be above this: one chance step gains as much.
 MIN_CERTAIN: Final = 0.02
 MAX_CONFIDENCE: Final = 0.4
@@ -47,6 +50,11 @@ class _Candidate:
     is_half: bool = False
     """Whether the change is half of it, and not what it is otherwise."""
 
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether a good part of the steps is without it."""
+        return float((self.by_step_ns > 0).mean()) < LASTING
+
 
 def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
     """The largest cost that nothing in `findings` speaks of; nothing if one of them is worth a change."""
@@ -54,7 +62,8 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
         return []
     if facts.steps.count < MIN_STEPS or not facts.breakdown.knows_compute or facts.is_pipeline:
         return []
-    candidates = [one for one in _candidates(facts) if one.by_step_ns.mean() > WORTH_RATIO * facts.mean_step_ns]
+    costly = [one for one in _candidates(facts) if one.by_step_ns.mean() > WORTH_RATIO * facts.mean_step_ns]
+    candidates = [one for one in costly if not (one.comes_and_goes and within_time_slice(facts, one.by_step_ns))]
     if not candidates:
         return []
     saved = facts.replay.baseline_ns - facts.replay.steps_ns([one.change for one in candidates])
@@ -108,8 +117,10 @@ def _waiting(facts: Facts) -> Iterator[_Candidate]:
         operations = facts.graph.operations
         exposed = np.sum([facts.part(part) for part in EXPOSED], axis=0).astype(float).max(axis=0)
         callers = np.array(operations.caller, dtype=object)
+        took = operations.duration_ns.astype(float)
         for caller in sorted(set(operations.caller)):
-            factor = np.where(callers == caller, HALF, 1.0)
+            chosen = callers == caller
+            factor = np.where(chosen, _least(facts, float(took[chosen].sum()), operations.nbytes[chosen]), 1.0)
             what = f"collectives called for {caller}" if caller else "collectives"
             yield _Candidate(
                 "communication", what, everybody, Change(latency=factor, transfer=factor), exposed, is_half=True
@@ -127,6 +138,16 @@ def _waiting(facts: Facts) -> Iterator[_Candidate]:
             idle.max(axis=0),
             is_half=True,
         )
+
+
+def _least(facts: Facts, took_ns: float, nbytes: np.ndarray) -> float:
+    """What is left at least of collectives that take so long altogether: half, or what is ordinary for a step.
+
+    A training of small steps waits for the only collective that it has, and nothing is wrong with that.
+    """
+    latency_ns = MIN_ON_ONE_HOST_NS if is_one_host(facts) else MIN_NS
+    ordinary_ns = facts.steps.count * latency_ns + float(np.maximum(nbytes, 0).sum()) / GOOD_GBPS
+    return float(np.clip(ordinary_ns / max(took_ns, 1.0), HALF, 1.0))
 
 
 def _clear(apart: Matrix) -> Matrix:

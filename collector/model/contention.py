@@ -27,10 +27,16 @@ _NODE: Final = "autograd::engine::evaluate_function"
 _MIN_SEEN: Final = 5
 
 
-def find_contention(trace: Trace, steps: Steps, breakdown: Breakdown, cpu: CpuTime) -> Matrix:
+def find_contention(
+    trace: Trace, steps: Steps, breakdown: Breakdown, cpu: CpuTime, collectives: pd.DataFrame
+) -> Matrix:
     """Time of each step by which backward is longer than it would be alone: float[rank, step], ns; zeros if unknown.
 
-    No more than the time for which communication ran behind computation.
+    No more than the time for which communication ran behind computation, nor than bytes moved: a collective that waits for
+    another rank takes no core from anybody.  What ranks lack beyond that they take from each other.
+
+    Args:
+        collectives: what `split_collectives` returns.
     """
     nothing: Matrix = np.zeros(steps.start_ns.shape)
     if not steps.count or not breakdown.knows_compute or breakdown.on_device:
@@ -42,8 +48,23 @@ def find_contention(trace: Trace, steps: Steps, breakdown: Breakdown, cpu: CpuTi
         longer = _slower_operators(trace, steps)
     else:
         return nothing
-    contention: Matrix = np.clip(longer, 0, np.minimum(breakdown.hidden_ns, backward_ns))
+    most = np.minimum(np.minimum(breakdown.hidden_ns, backward_ns), _moving_ns(collectives, steps))
+    contention: Matrix = np.clip(longer, 0, most)
     return contention
+
+
+def _moving_ns(collectives: pd.DataFrame, steps: Steps) -> Matrix:
+    """For how long collectives of each step move bytes, waits for other ranks left out."""
+    moving: Matrix = np.zeros(steps.start_ns.shape)
+    rank = collectives["rank"].to_numpy()
+    begin = (collectives["start_ns"] + collectives["wait_ns"]).to_numpy()
+    took = collectives["transfer_ns"].to_numpy(dtype=np.float64)
+    for row, number in enumerate(steps.ranks):
+        mine = rank == number
+        step = np.searchsorted(steps.start_ns[row], begin[mine], side="right") - 1
+        inside = (step >= 0) & (begin[mine] < steps.end_ns[row][np.maximum(step, 0)])
+        moving[row] = np.bincount(step[inside], weights=took[mine][inside], minlength=steps.count)
+    return moving
 
 
 def _starved_beyond_forward(breakdown: Breakdown, cpu: CpuTime) -> Matrix:

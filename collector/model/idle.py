@@ -9,7 +9,8 @@ divided at the end of that call:
   shows nothing, what the other threads do.
 
 A host that was blocked until the device had caught up starts anew with an empty queue.  What it then needs to launch would have
-been hidden if it had not been blocked, so this time, up to how long it was blocked before the gap, goes to the blocking call.
+been hidden if it had not been blocked, so this time, up to how long it was blocked before the gap, goes to the blocking call;
+long holes in which the trace shows nothing of it do not.
 """
 
 from dataclasses import dataclass
@@ -124,9 +125,11 @@ def _by_state(gaps: _Gaps, host: Host, thread: int) -> dict[str, Intervals]:
             for reason, moments in _after_blocking(gaps, host, thread).items():
                 # The time to launch after a blocking call is that call's.
                 own = found[HOST_WORK].pop()
-                found[reason] += [intersect(left, moments), intersect(own, moments)]
+                # Whoever launches leaves no long hole: there the host does something else.
+                holes = intersect(left[left[:, 1] - left[:, 0] <= MAX_LAUNCH_NS], moments)
+                found[reason] += [holes, intersect(own, moments)]
                 found[HOST_WORK].append(subtract(own, moments))
-                left = subtract(left, moments)
+                left = subtract(left, holes)
     is_hole = left[:, 1] - left[:, 0] <= MAX_HOLE_NS
     busy = union(*found.pop(HOST_WORK), left[is_hole])
     worked = total_within(busy, gaps.starts, gaps.ends)

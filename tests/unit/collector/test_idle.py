@@ -100,6 +100,31 @@ def test_what_follows_a_synchronisation_belongs_to_it(tmp_path: Path) -> None:
     assert "aten::item" in analysis.findings[0].sentence
 
 
+def test_a_long_hole_after_a_synchronisation_is_not_its_fault(tmp_path: Path) -> None:
+    """The loss is read when the device is through anyway; then nothing is recorded for 30 ms."""
+    analysis = of_steps(
+        tmp_path,
+        [launch(1, 1), kernel("gemm", 1.01, 60, 1), operator("aten::item", 2, 59.2), call("cudaStreamSynchronize", 2.1, 59),
+         operator("aten::mm", 91, 0.4), launch(91.2, 2), kernel("gemm", 91.3, 8, 2)],
+    )  # fmt: skip
+    assert idle_ms(analysis)["host-elsewhere"] > 29
+    assert analysis.verdict.cause == "device-idle"
+
+
+def test_reasons_that_are_worth_nothing_alone_are_told_together(tmp_path: Path) -> None:
+    """4 ms of a step blocked in a copy, and 4 ms in which the host computes."""
+    analysis = of_steps(
+        tmp_path,
+        [operator("aten::copy_", 0.1, 4), call("cudaMemcpyAsync", 0.2, 3.8), launch(4.2, 1), kernel("gemm", 4.3, 40, 1),
+         operator("aten::sort", 44, 4.2), launch(48.3, 2), kernel("gemm", 48.4, 51, 2)],
+    )  # fmt: skip
+    gains = {finding.cause: finding.predicted_gain for finding in analysis.findings}
+
+    assert analysis.verdict.cause == "device-idle"
+    assert analysis.verdict.evidence["by_reason_ns"]
+    assert all(gain <= 0.05 for cause, gain in gains.items() if cause != "device-idle")
+
+
 def test_preparing_the_input_is_no_launch(tmp_path: Path) -> None:
     """An annotation and an operator that decode video between two kernels."""
     analysis = of_steps(

@@ -12,6 +12,7 @@ import pytest
 from tests.traces import MS, Parts, make_trace, uniform
 from tlkit.collector import Analysis, Finding, analyze
 from tlkit.collector.findings import GROUP, all_rules, run_level
+from tlkit.collector.model.contention import find_contention
 from tlkit.collector.predict.change import Change
 from tlkit.timeline.errors import UsageError
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, SPAN_COLUMNS, TENSOR_COLUMNS, Trace, make_table
@@ -440,6 +441,41 @@ def test_gloo_on_one_host_is_compared_with_shared_memory(hosts: tuple[str, ...],
         assert found[0].predicted_gain == pytest.approx(15 / 115, abs=0.02)
 
 
+def test_another_transport_gains_no_more_than_the_quickest_transfers_would() -> None:
+    """Three ranks on two cores: 2.4 ms at best, 8 where a rank has no core; no transport makes a core."""
+    draws = np.random.default_rng(3)
+    steps: list[list[Parts]] = [[] for _ in range(3)]
+    for number in range(40):
+        took = 2.4 if number % 5 == 0 else 8.0
+        for own in steps:
+            own.append(
+                [
+                    ("forward", 4 * draws.uniform(0.99, 1.01)),
+                    ("backward", 5),
+                    ("optimizer", 1),
+                    ("wait:collective", took),
+                ]
+            )
+    trace = with_hosts(make_trace(steps, nbytes=100_000), "a", "a", "a")
+    analysis = analyze(trace)
+    found = [finding for finding in analysis.findings if finding.cause == "wrong-backend"]
+
+    assert found
+    assert found[0].predicted_gain * analysis.facts.mean_step_ns < 2.4 * MS
+
+
+def test_what_ranks_lack_while_no_bytes_move_is_no_contention() -> None:
+    """8 ms of backward without a core while a collective runs, 5 of which it waits for the other rank."""
+    steps = jittered(uniform(2, 30, HEALTHY | {"wait:collective": 8}))
+    lacking = {("backward starved_ns", rank): lambda _: 8.0 for rank in (0, 1)}
+    facts = analyze(metered(steps, make_trace(steps), lacking)).facts
+    hidden = replace(facts.breakdown, hidden_ns=np.full(facts.breakdown.hidden_ns.shape, 8 * MS))
+    collectives = facts.collectives.assign(wait_ns=5 * MS, transfer_ns=3 * MS)
+    contention = find_contention(facts.trace, facts.steps, hidden, facts.cpu, collectives)
+
+    assert contention.mean() == pytest.approx(3 * MS, rel=0.05)
+
+
 def test_sizes_that_a_profile_does_not_tell_are_asked_for() -> None:
     """The cost is known, the cure is not."""
     verdict = analyze(make_trace(jittered(uniform(2, 30, HEALTHY | {"wait:collective": 40})), nbytes=-1)).verdict
@@ -532,10 +568,45 @@ def test_remedies_speak_of_what_runs() -> None:
 
 
 def test_copies_out_of_buckets_are_told_apart() -> None:
-    """10 of about 130 ms, in a DDP run only."""
+    """10 of about 130 ms, in a DDP run only; not where so few bytes are there to copy that the thread waits for a core."""
     steps = jittered(uniform(2, 30, HEALTHY | {"wait:collective": 10, "wait:fusion": 10}))
-    trace = make_trace(steps)
+    trace = make_trace(steps, nbytes=40_000_000)
     of_torch = replace(trace, meta=replace(trace.meta, runtime="torch"))
+    small = make_trace(steps, nbytes=40_000)
+    small = replace(small, meta=replace(small.meta, runtime="torch"))
 
     assert best(analyze(of_torch), "bucket-copies").predicted_gain == pytest.approx(0.08, abs=0.02)
-    assert not [finding for finding in analyze(trace).findings if finding.cause == "bucket-copies"]
+    for other in (trace, small):
+        assert not [finding for finding in analyze(other).findings if finding.cause == "bucket-copies"]
+
+
+#: A step of a tiny model under DistributedDataParallel on one host, as two ranks on two cores measured it.
+TINY = {"data": 0.25, "forward": 0.35, "backward": 0.6, "optimizer": 0.1}
+
+
+def tiny(collective_ms: float, *, late_ms: float = 0.0) -> Trace:
+    """Forty steps; each fifth collective takes `late_ms` longer."""
+    parts = TINY | {"wait:fusion": 0.15}
+    steps: list[list[Parts]] = []
+    for _ in range(2):
+        own: list[Parts] = []
+        for number in range(40):
+            took = collective_ms + (late_ms if number % 5 == 3 else 0.0)
+            own.append([*TINY.items(), ("wait:collective", took), ("wait:fusion", parts["wait:fusion"])])
+        steps.append(own)
+    trace = make_trace(steps, nbytes=50_000)
+    return replace(trace, meta=replace(trace.meta, runtime="torch", hosts={0: "a", 1: "a"}))
+
+
+@pytest.mark.parametrize(("collective_ms", "late_ms"), [(1.2, 0.0), (0.8, 2.3)])
+def test_a_tiny_model_that_waits_for_its_only_collective_is_healthy(collective_ms: float, late_ms: float) -> None:
+    """Nobody can do without it, nor without losing a core for a slice now and then."""
+    verdict = analyze(tiny(collective_ms, late_ms=late_ms)).verdict
+
+    assert (verdict.class_, verdict.cause) == ("healthy", "nothing-found")
+
+
+@pytest.mark.parametrize(("collective_ms", "late_ms"), [(9.0, 0.0), (0.8, 12.0)])
+def test_a_tiny_model_whose_collective_takes_far_longer_is_not(collective_ms: float, late_ms: float) -> None:
+    """9 ms for 50 KB in every step, or 12 in each fifth, have a reason."""
+    assert analyze(tiny(collective_ms, late_ms=late_ms)).verdict.class_ == "communication"
