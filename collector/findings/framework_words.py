@@ -25,6 +25,7 @@ class Advice(StrEnum):
     READ_LATER = "read later"
     SHOW_HOST = "show host"
     FEWER_BYTES = "fewer bytes"
+    REDUCE_EARLIER = "reduce earlier"
 
 
 _PIPELINE: Final = (
@@ -75,6 +76,10 @@ _TORCH: Final = {
         "(DistributedDataParallel(bucket_cap_mb=…)) help if they are small, a compression hook if they are large."
     ),
     Advice.SHOW_HOST: "Record with torch.profiler.profile(with_stack=True), which shows what Python does here.",
+    Advice.REDUCE_EARLIER: (
+        "Reduce each gradient as soon as it is ready: {name} does it during backward; a loop that calls allreduce after "
+        "backward, or gradients that are clipped or unscaled before they are reduced, wait for the last one."
+    ),
 }
 _TENSORFLOW: Final = {
     Advice.FASTER_LOADER: f"Make batches ahead of the training: {_PIPELINE}.",
@@ -122,6 +127,11 @@ _TENSORFLOW: Final = {
         "does here."
     ),
 }
+_TENSORFLOW[Advice.REDUCE_EARLIER] = (
+    "Reduce the gradients in groups, of which the first travel while backward computes the rest: "
+    "hvd.DistributedGradientTape(tape, groups={groups}) in a tf.function; gradients that are clipped before they are reduced "
+    "wait for the last one."
+)
 _TENSORFLOW[Advice.FEWER_BYTES] = (
     "If the collectives are small, let more travel together (tf.distribute.experimental.CommunicationOptions(bytes_per_pack=…) "
     "of MultiWorkerMirroredStrategy); if they are large, send half the bytes (mixed precision), or reduce gradients less often."
@@ -144,6 +154,11 @@ _KERAS: Final = _TENSORFLOW | {
         "Have the host do less for each kernel: compile(jit_compile=True, steps_per_execution=…), larger batches."
     ),
 }
+_KERAS[Advice.REDUCE_EARLIER] = (
+    "Reduce the gradients in groups, of which the first travel while backward computes the rest: "
+    "hvd.DistributedOptimizer(optimizer, groups={groups}), with TensorFlow as Keras's backend; gradients that are clipped "
+    "before they are reduced wait for the last one."
+)
 _JAX: Final = {
     Advice.FASTER_LOADER: (
         "Make batches ahead of the training: a loader with workers or threads of its own "
@@ -187,6 +202,10 @@ _JAX: Final = {
 _JAX[Advice.FEWER_BYTES] = (
     "If the collectives are small, let XLA combine them (XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes=…); if they are "
     "large, reduce gradients in bfloat16, or less often (optax.MultiSteps)."
+)
+_JAX[Advice.REDUCE_EARLIER] = (
+    "A compiled step hands its gradients over when all are there: reduce them less often (optax.MultiSteps), or give each step "
+    "more rows."
 )
 _JAX[Advice.MORE_WORKERS] = _JAX[Advice.FASTER_LOADER]
 _WORDS: Final = {"tensorflow": _TENSORFLOW, "keras": _KERAS, "jax": _JAX}

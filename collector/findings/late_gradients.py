@@ -11,7 +11,7 @@ from ..facts import Facts
 from ..model.words import milliseconds, shorten
 from ..predict.overlap import overlapped
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
-from .framework_words import is_of_strategy
+from .framework_words import Advice, advise, is_of_strategy, is_tensorflow
 from .gradients import gradients
 
 #: Gradients that are ready in this last share of backward have nothing left to hide behind.
@@ -27,6 +27,9 @@ MIN_HIDDEN_RATIO: Final = 0.02
 #: Nothing is reduced while backward runs if no more of the gradients than this is submitted before its last moments.
 NONE_EARLY: Final = 0.02
 LAST_MOMENTS: Final = 0.03
+#: A group of gradients of TensorFlow that has fewer bytes goes along with the next; so many groups make sense, from and to.
+GROUP_NBYTES: Final = 1024 * 1024
+USUAL_GROUPS: Final = (2, 4)
 #: One gradient is ready at the end anyway.
 MIN_TENSORS: Final = 3
 
@@ -58,7 +61,7 @@ class LateGradients:
         if facts.replay is None or facts.breakdown.on_device:
             return []
         when = _look(facts)
-        if when is None or when.late < LATE_BYTES_SHARE or when.nbytes < LATE_NBYTES:
+        if when is None or when.late < LATE_BYTES_SHARE or when.nbytes < _worth_nbytes(facts):
             return []
         overlap = overlapped(facts)
         outcome = facts.outcome_of(overlap.saved_ns * _comes_back(facts), overlap.change)
@@ -68,7 +71,6 @@ class LateGradients:
         could = (
             f"{milliseconds(outcome.mean_saved_ns)} of each {milliseconds(facts.mean_step_ns)} step could be hidden."
         )
-        is_torch = facts.trace.meta.runtime == "torch"
         return [
             Finding(
                 class_="communication",
@@ -87,18 +89,7 @@ class LateGradients:
                     "contention_ns": round(float(facts.contention_ns.mean())),
                     "largest_tensor": when.largest,
                 },
-                remedy=_IN_PACKS
-                if is_of_strategy(facts)
-                else (
-                    "Reduce each gradient as soon as it is ready: "
-                    f"{'DistributedDataParallel' if is_torch else 'DistributedOptimizer'} does it during backward; a loop that "
-                    "calls allreduce after backward, or gradients that are clipped or unscaled before they are reduced, wait for "
-                    "the last one."
-                    if all_at_end
-                    else "Let gradients come earlier: large layers near the output rather than near the input, "
-                    f"{accumulation(facts)} to reduce less often, or the optimizer's update of this step behind the next "
-                    "forward pass."
-                ),
+                remedy=_remedy(facts, when, all_at_end=all_at_end),
                 sentence=(
                     f"No gradient is reduced before backward is over, so that nothing hides their reduction; {could}"
                     if all_at_end
@@ -107,6 +98,27 @@ class LateGradients:
                 ),
             )
         ]
+
+
+def _worth_nbytes(facts: Facts) -> int:
+    """From how many bytes a step on something can be done about it."""
+    return USUAL_GROUPS[0] * GROUP_NBYTES if is_tensorflow(facts) and not is_of_strategy(facts) else LATE_NBYTES
+
+
+def _remedy(facts: Facts, when: _When, *, all_at_end: bool) -> str:
+    if is_of_strategy(facts):
+        return _IN_PACKS
+    if all_at_end:
+        return advise(
+            facts,
+            Advice.REDUCE_EARLIER,
+            name="DistributedDataParallel" if facts.trace.meta.runtime == "torch" else "DistributedOptimizer",
+            groups=str(int(np.clip(when.nbytes // GROUP_NBYTES, *USUAL_GROUPS))),
+        )
+    return (
+        "Let gradients come earlier: large layers near the output rather than near the input, "
+        f"{accumulation(facts)} to reduce less often, or the optimizer's update of this step behind the next forward pass."
+    )
 
 
 def _look(facts: Facts) -> _When | None:

@@ -339,6 +339,28 @@ def test_gradients_that_are_reduced_only_after_backward_are_told_as_that() -> No
     assert not [other for other in analysis.findings if other.cause == "late-gradients"]
 
 
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        ("tensorflow", "hvd.DistributedGradientTape(tape, groups=4)"),
+        ("keras", "hvd.DistributedOptimizer(optimizer, groups=4)"),
+    ],
+)
+def test_without_overlap_tensorflow_is_told_of_groups(framework: str, words: str) -> None:
+    """In its own words; but nothing where the gradients make one group."""
+
+    def run(nbytes: int) -> Analysis:
+        steps = uniform(2, 30, HEALTHY | {"wait:collective": 30})
+        trace = make_trace(steps, nbytes=nbytes)
+        trace = tensors_of(trace, [(f"allreduce.{k}", nbytes // 10, 91 + k / 100) for k in range(10)])
+        return analyze(replace(trace, meta=replace(trace.meta, framework=framework)))
+
+    finding = best(run(40_000_000), "no-overlap")
+    assert words in finding.remedy
+    assert "allreduce after" not in finding.remedy
+    assert not [other for other in run(1_500_000).findings if other.cause == "no-overlap"]
+
+
 def test_a_large_tensor_that_is_submitted_after_backward_is_not_what_backward_computed() -> None:
     """When nothing is submitted before the end, the time up to the first tensor is the whole of backward."""
     steps = uniform(2, 30, HEALTHY | {"wait:collective": 30})

@@ -110,7 +110,7 @@ def test_a_stage_with_threads_of_its_own_only_waits_where_it_is_asked(tmp_path: 
 @pytest.mark.parametrize("advice", list(Advice))
 def test_every_framework_has_words_for_every_advice(framework: str, advice: Advice) -> None:
     """And none speaks of another's."""
-    text = advice_of(framework, advice, name="Adam", accumulation="no_sync()")
+    text = advice_of(framework, advice, name="Adam", accumulation="no_sync()", groups="4")
     assert text.endswith(".")
     others = {
         "torch": ("tf.", "jax.", "keras."),
