@@ -28,6 +28,11 @@ _AS_BYTES: Final = (torch.bool, torch.int16)
 _PARTS: Final = 2
 _SPLIT_NBYTES: Final = 2 * 1024 * 1024
 
+#: Two ranks send each other so many bytes whole and add them up each for itself: as many bytes as in halves, with half as much
+#: waiting for each other, and on the thread that waits.  64 KB take four tenths of the time, 1 MB seven, 2 MB no less.
+_EXCHANGED_NBYTES: Final = 1024 * 1024
+_PAIR: Final = 2
+
 
 class GlooTransport:
     """One Gloo process group."""
@@ -52,12 +57,17 @@ class GlooTransport:
             options._devices = [group.create_device(hostname=place.address)]  # noqa: SLF001
         else:
             options._devices = [group.create_default_device()]  # noqa: SLF001
-        self._rank = place.rank
+        self._rank, self._size = place.rank, place.size
+        self._from_other: torch.Tensor | None = None
+        """Where an exchange puts what comes, in bytes."""
         self._connections = place.store.connections
         self._group: Any = place.store.connect(lambda: group(place.store, place.rank, place.size, options))
 
     def allreduce(self, buffer: torch.Tensor, op: ReduceOp) -> None:
         """See `Transport`."""
+        if self._size == _PAIR and op is ReduceOp.SUM and 0 < buffer.nbytes <= _EXCHANGED_NBYTES:
+            self._exchange(buffer)
+            return
         options = dist.AllreduceOptions()
         options.reduceOp = REDUCE_OPS[op]
         parts = _PARTS if buffer.nbytes >= _SPLIT_NBYTES else 1
@@ -65,6 +75,20 @@ class GlooTransport:
         under_way = [self._group.allreduce([part], options) for part in torch.chunk(buffer, parts)]
         for part in under_way:
             part.wait()
+
+    def _exchange(self, buffer: torch.Tensor) -> None:
+        """Add what the only other rank has; both get the same bits, since a sum of two has no order."""
+        if self._from_other is None:
+            # The next one to use it may not be in inference mode, if this one is.
+            with torch.inference_mode(mode=False):
+                self._from_other = torch.empty(_EXCHANGED_NBYTES, dtype=torch.uint8, device="cpu")
+        came = self._from_other[: buffer.nbytes].view(buffer.dtype)
+        coming = self._group.recv([came], 1 - self._rank, 0)
+        going = self._group.send([buffer], 1 - self._rank, 0)
+        coming.wait()
+        going.wait()  # before it changes
+        with torch.no_grad():
+            buffer.add_(came)
 
     def allgather(self, outputs: Sequence[torch.Tensor], source: torch.Tensor) -> None:
         """See `Transport`.  Gloo gathers equal sizes only, so unequal ones are broadcast one by one."""
