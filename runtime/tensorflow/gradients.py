@@ -25,6 +25,9 @@ from .reductions import check_sparse
 from .running import refuse_xla, require_registered, rows_unknown, run, run_ahead
 from .values import REDUCIBLE
 
+#: A group of fewer bytes is not worth a collective of its own, whose time hardly depends on its bytes then.
+MIN_GROUP_NBYTES: Final = 1024 * 1024
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Settings:
@@ -67,6 +70,28 @@ def make_settings(
         process_set=process_set,
         scale_local=scale_local_gradients,
     )
+
+
+def _joined(groups: list[list[int]], gradients: Sequence[Any]) -> list[list[int]]:
+    """Groups in order, where small ones go along with the next, and a small last one with the one before."""
+    made: list[list[int]] = []
+    nbytes = MIN_GROUP_NBYTES
+    for group in groups:
+        if nbytes < MIN_GROUP_NBYTES:
+            made[-1] = [*group, *made[-1]]
+        else:
+            made.append(group)
+            nbytes = 0
+        nbytes += sum(_nbytes(gradients[place]) for place in group)
+    if len(made) > 1 and nbytes < MIN_GROUP_NBYTES:
+        last = made.pop()
+        made[-1] = [*last, *made[-1]]
+    return made
+
+
+def _nbytes(gradient: Any) -> int:
+    """Bytes of a dense gradient, as far as they are known before it is there."""
+    return int((gradient.shape.num_elements() or 0) * gradient.dtype.size)
 
 
 class Reductions:
@@ -130,7 +155,7 @@ class Gradients:
         sparse = [place for place in there if isinstance(results[place], tf.IndexedSlices)]
         dense = [place for place in there if place not in set(sparse)]
         if dense:
-            self._reduce_dense(self._group(dense, variables), names, results, agree=not generic_names)
+            self._reduce_dense(self.group(dense, variables, results), names, results, agree=not generic_names)
         if sparse:
             self._reduce_sparse(sparse, names, results)
         return results
@@ -140,8 +165,11 @@ class Gradients:
         del due
         return self.reduce(gradients, variables)
 
-    def _group(self, places: list[int], variables: Sequence[Any]) -> list[list[int]]:
-        """Places by group; those at the end of the model first, since backward begins there."""
+    def group(self, places: list[int], variables: Sequence[Any], gradients: Sequence[Any]) -> list[list[int]]:
+        """Places by group; those at the end of the model first, since backward begins there.
+
+        Groups that were asked for by number alone are as large as is worth a collective; what no group was asked for is one, too.
+        """
         groups = self.settings.groups
         if groups is None:
             return [places]
@@ -151,8 +179,12 @@ class Gradients:
             [by_identity[id(variable)] for variable in group]
             for group in resolve_groups(groups, chosen, object, "tf.Variable")
         ]
+        made.reverse()
+        if isinstance(groups, int):
+            return _joined(made, gradients)
         grouped = {place for group in made for place in group}
-        return [*reversed(made), *([place] for place in places if place not in grouped)]
+        rest = [place for place in places if place not in grouped]
+        return [*made, rest] if rest else made
 
     def _reduce_dense(self, groups: list[list[int]], names: list[str], results: list[Any], *, agree: bool) -> None:
         compression = self.settings.compression

@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.frameworks.job import make_checks
+from tlkit.runtime.tensorflow.gradients import Gradients, make_settings
 
 STEPS, ROWS, WORDS = 20, 8, 50
 
@@ -131,6 +132,28 @@ def many_kinds_of_gradients():
                     np.testing.assert_allclose(
                         found, wanted, rtol=2e-3 if coarse else 1e-5, atol=2e-3 if coarse else 1e-5
                     )
+
+
+def small_groups():
+    """Groups by number that are not worth a collective go along with others; given ones stay."""
+    chosen = [tf.Variable(tf.ones([65536])) for _ in range(8)]  # 256 KiB each
+
+    def grouped(groups):
+        made = make_settings(
+            compression=hvd.Compression.none,
+            sparse_as_dense=False,
+            op=hvd.Average,
+            gradient_predivide_factor=1.0,
+            num_groups=0,
+            groups=groups,
+            process_set=hvd.global_process_set,
+            scale_local_gradients=True,
+        )
+        return Gradients(made).group(list(range(8)), chosen, chosen)
+
+    assert grouped(8) == [[4, 5, 6, 7], [0, 1, 2, 3]]
+    assert grouped(3) == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    assert grouped([chosen[1:3], chosen[5:6]]) == [[5], [1, 2], [0, 3, 4, 6, 7]]
 
 
 def a_group_that_fails():
@@ -341,6 +364,7 @@ make_checks(
             sparse_as_dense,
             in_groups,
             many_kinds_of_gradients,
+            small_groups,
             a_group_that_fails,
             predivided,
             in_a_process_set,
