@@ -1,6 +1,6 @@
 """What the analysis costs beside loading: many ranks, a million events.
 
-python benchmarks/analysis.py TRACE…          # best of three; cold (nothing kept) and warm (kept as Parquet)
+python benchmarks/analysis.py TRACE…          # best of three; cold (nothing kept) and warm (kept)
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     python benchmarks/dashboard.py FOLDER          # FOLDER as benchmarks/kineto_like.py makes it, a file a rank
 
-Prints the time from the start of tl-dash (trace kept as Parquet) to the first screen, zoom and pan to paint, what searches,
+Prints the time from the start of tl-dash (trace kept) to the first screen, zoom and pan to paint, what searches,
 sums of regions and pages of the table of spans take, and the server's memory beside that of the columns.
 """
 

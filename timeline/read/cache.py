@@ -1,7 +1,7 @@
-"""Traces that were read before, kept as Parquet: the second look at a large trace is instant.
+"""Traces that were read before, kept as Arrow: the second look at a large trace is instant.
 
 A trace is kept under a key of its files' content and of the version of the tables, in a folder that is put in place whole by
-renaming, so that readers and writers at the same time never see half of one.  Pages have checksums, and what is read back is held
+renaming, so that readers and writers at the same time never see half of one.  Files have checksums, and what is read back is held
 against what was written: whatever goes wrong with the cache, the trace is read from its files.
 """
 
@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..model.columns import Encoded, assemble
 from ..model.ending import ends_from
@@ -28,7 +28,7 @@ from .args import FileArgs, Places
 from .source import Source
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 11
+VERSION: Final = 12
 
 #: Smaller files are read as fast as the cache.
 MIN_NBYTES: Final = 4 * 1024 * 1024
@@ -42,6 +42,9 @@ _SAMPLE_NBYTES: Final = 64 * 1024
 _SAMPLES: Final = 64
 #: A large file that was changed less than this ago may change again without its times showing it.
 _RACY_NS: Final = 20_000_000
+
+#: Of the files of tables: Arrow's IPC format, not compressed, so that nothing has to be unpacked.
+_ENDING: Final = ".arrow"
 
 _log = logging.getLogger("tlkit.timeline")
 
@@ -100,7 +103,7 @@ def load(key: str, sources: Sequence[Source]) -> Trace | None:
         described = cache_entries.read_description(folder)
         os.utime(folder)  # when it was used last
         frames = {name: _load_table(folder, name, described) for name in TABLES}
-        raw_args = _load_args(folder, described["args"], sources)
+        raw_args = _load_args(folder, described, sources)
         if len(raw_args) != described["raw_args"]:
             raise ValueError("args are missing")
         return Trace(meta=meta_from(described["meta"], sources), raw_args=raw_args, **frames)
@@ -125,6 +128,7 @@ def store(key: str, trace: Trace, sources: Sequence[Source]) -> None:
                 "rows": {name: len(getattr(trace, name)) for name in TABLES},
                 "raw_args": len(trace.raw_args),
                 "args": _store_args(scratch, trace.raw_args, sources),
+                "checksums": {path.stem: _checksum_of_file(path) for path in scratch.glob(f"*{_ENDING}")},
             }
             cache_entries.put_in_place(scratch, base / key, described)
         except BaseException:
@@ -145,23 +149,35 @@ def _store_table(folder: Path, name: str, table: pd.DataFrame) -> dict[str, list
             texts[column] = [str(text) for text in table[column].cat.categories]
         else:
             columns[column] = pa.array(table[column].to_numpy())
-    _write(folder, name, columns, len(table))
+    _write(folder, name, columns)
     return texts
 
 
-def _write(folder: Path, name: str, columns: dict[str, pa.Array], rows: int) -> None:
-    # One row group: each column comes back in one piece, without being put together.
-    options: dict[str, Any] = {"compression": "lz4", "use_dictionary": False, "row_group_size": max(rows, 1)}
-    path = cache_entries.touch(folder / f"{name}.parquet")
-    pq.write_table(pa.table(columns), path, write_page_checksum=True, **options)
+def _write(folder: Path, name: str, columns: dict[str, pa.Array]) -> None:
+    path = cache_entries.touch(folder / f"{name}{_ENDING}")
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        # One batch: each column comes back in one piece, without being put together.
+        writer.write_table(table, max_chunksize=max(len(table), 1))
 
 
-def _read(folder: Path, name: str) -> pa.Table:
-    return pq.read_table(folder / f"{name}.parquet", memory_map=True, page_checksum_verification=True)
+def _checksum_of_file(path: Path) -> int:
+    with pa.memory_map(str(path)) as file:
+        return zlib.crc32(file.read_buffer())
+
+
+def _read(folder: Path, name: str, described: dict[str, Any]) -> pa.Table:
+    # Read rather than mapped, which is hardly faster: another host may remove what lies in a shared home, and a page
+    # that cannot be had any more ends the process.
+    with pa.OSFile(str(folder / f"{name}{_ENDING}")) as file:
+        content = file.read_buffer()
+    if zlib.crc32(content) != described["checksums"][name]:
+        raise ValueError(f"{name}: not what was written")
+    return pa.ipc.open_file(content).read_all()
 
 
 def _load_table(folder: Path, name: str, described: dict[str, Any]) -> pd.DataFrame:
-    table, texts = _read(folder, name), described["texts"][name]
+    table, texts = _read(folder, name, described), described["texts"][name]
     if len(table) != described["rows"][name]:
         raise ValueError(f"{name}: rows are missing")
     part: dict[str, np.ndarray | Encoded] = {}
@@ -179,24 +195,24 @@ def _load_table(folder: Path, name: str, described: dict[str, Any]) -> pd.DataFr
 def _store_args(folder: Path, raw_args: Sequence[bytes], sources: Sequence[Source]) -> list[dict[str, Any]]:
     """Write where the args are, or the args themselves if they are in memory anyhow."""
     if not isinstance(raw_args, FileArgs):
-        _write(folder, "args", {"args": pa.array(list(raw_args), pa.large_binary())}, len(raw_args))
+        _write(folder, "args", {"args": pa.array(list(raw_args), pa.large_binary())})
         return []
     number_of = {source.path: number for number, source in enumerate(sources)}
     described = []
     for number, (source, places) in enumerate(raw_args.parts):
         columns = {"start": pa.array(places.starts), "nbytes": pa.array(places.sizes)}
-        _write(folder, f"args{number}", columns, len(places.starts))
+        _write(folder, f"args{number}", columns)
         own = [text.decode("utf-8", "backslashreplace") for text in places.own]
         described.append({"source": number_of[source.path], "own": own})
     return described
 
 
-def _load_args(folder: Path, described: list[dict[str, Any]], sources: Sequence[Source]) -> Sequence[bytes]:
-    if not described:
-        return tuple(_read(folder, "args")["args"].to_pylist())
+def _load_args(folder: Path, described: dict[str, Any], sources: Sequence[Source]) -> Sequence[bytes]:
+    if not described["args"]:
+        return tuple(_read(folder, "args", described)["args"].to_pylist())
     parts = []
-    for number, part in enumerate(described):
-        table = _read(folder, f"args{number}")
+    for number, part in enumerate(described["args"]):
+        table = _read(folder, f"args{number}", described)
         own = [text.encode() for text in part["own"]]
         places = Places(table["start"].to_numpy(), table["nbytes"].to_numpy(), own)
         parts.append((sources[part["source"]], places))

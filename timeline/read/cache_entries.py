@@ -19,7 +19,8 @@ MARK: Final = "tlkit-cache-entry"
 DESCRIPTION: Final = "trace.json"
 _KEY: Final = re.compile(r"[0-9a-f]{40}")
 _SCRATCH: Final = ".writing-"
-_OWN_FILES: Final = re.compile(r"trace\.json|[a-z]+[0-9]*\.parquet")
+#: Earlier versions kept Parquet, which nobody reads any more, and which goes as the rest does.
+_OWN_FILES: Final = re.compile(r"trace\.json|[a-z]+[0-9]*\.(?:arrow|parquet)")
 #: An entry that somebody has been writing for longer was given up.
 _WRITING_S: Final = 24 * 3600
 

@@ -1,9 +1,11 @@
 """Traces that are kept: the same the second time, whatever happens to the cache meanwhile."""
 
+import hashlib
 import json
 import os
 import stat
 import sys
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tlkit.timeline import open_trace
@@ -88,28 +89,62 @@ def test_a_damaged_cache_is_no_obstacle(folder: Path, large: Path) -> None:
     """It is thrown away and written again."""
     first = open_trace(large)
     (kept,) = folder.iterdir()
-    (kept / "spans.parquet").write_bytes(b"PAR1 nonsense")
+    (kept / "spans.arrow").write_bytes(b"ARROW1 nonsense")
     assert_same(first, open_trace(large))
     (kept / "trace.json").write_text("{")
     assert_same(first, open_trace(large))
     assert_same(first, open_trace(large))
 
 
+def read_kept(entry: Path, name: str) -> pa.Table:
+    return pa.ipc.open_file((entry / f"{name}.arrow").read_bytes()).read_all()
+
+
+def rewrite(entry: Path, name: str, table: pa.Table) -> None:
+    """Put another table into an entry, with the checksums that it would have."""
+    with pa.ipc.new_file(str(entry / f"{name}.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    described = json.loads((entry / "trace.json").read_text())
+    described["checksums"][name] = zlib.crc32((entry / f"{name}.arrow").read_bytes())
+    content = json.dumps(described).encode()
+    (entry / "trace.json").write_bytes(content)
+    mark, _, _ = (entry / cache_entries.MARK).read_bytes().rpartition(b" ")
+    digest = hashlib.blake2b(content, digest_size=20).hexdigest().encode()
+    (entry / cache_entries.MARK).write_bytes(mark + b" " + digest)
+
+
+def test_what_is_rewritten_with_its_checksums_is_read(folder: Path, large: Path) -> None:
+    """So that the tables which `rewrite` damages are refused for what is in them."""
+    expected = open_trace(large)
+    (kept,) = folder.iterdir()
+    spans = read_kept(kept, "spans")
+    position = spans.column_names.index("dur_ns")
+    rewrite(kept, "spans", spans.set_column(position, "dur_ns", pa.array(np.full(len(spans), 9))))
+    assert set(open_trace(large).spans["dur_ns"]) == {9} != set(expected.spans["dur_ns"])
+
+
 def cut(entry: Path) -> None:
-    pq.write_table(pq.read_table(entry / "spans.parquet").slice(0, 10), entry / "spans.parquet")
+    rewrite(entry, "spans", read_kept(entry, "spans").slice(0, 10))
 
 
 def point_nowhere(entry: Path) -> None:
-    table = pq.read_table(entry / "spans.parquet")
+    table = read_kept(entry, "spans")
     codes = np.full(len(table), 100, dtype=table["name"].type.to_pandas_dtype())
-    pq.write_table(table.set_column(table.column_names.index("name"), "name", pa.array(codes)), entry / "spans.parquet")
+    rewrite(entry, "spans", table.set_column(table.column_names.index("name"), "name", pa.array(codes)))
 
 
 def change_bytes(entry: Path) -> None:
-    path = entry / "spans.parquet"
+    path = entry / "spans.arrow"
     content = bytearray(path.read_bytes())
     for offset in range(200, len(content) // 2, 997):
         content[offset] ^= 0x55
+    path.write_bytes(content)
+
+
+def change_one_bit(entry: Path) -> None:
+    path = entry / "spans.arrow"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
@@ -124,14 +159,16 @@ def forge(entry: Path) -> None:
 
 
 def lose_a_table(entry: Path) -> None:
-    (entry / "steps.parquet").unlink()
+    (entry / "steps.arrow").unlink()
 
 
 def lose_the_args(entry: Path) -> None:
-    pq.write_table(pq.read_table(entry / "args0.parquet").slice(5), entry / "args0.parquet")
+    rewrite(entry, "args0", read_kept(entry, "args0").slice(5))
 
 
-@pytest.mark.parametrize("damage", [cut, point_nowhere, change_bytes, nest, forge, lose_a_table, lose_the_args])
+@pytest.mark.parametrize(
+    "damage", [cut, point_nowhere, change_bytes, change_one_bit, nest, forge, lose_a_table, lose_the_args]
+)
 def test_what_is_not_as_it_was_written_is_read_anew(folder: Path, large: Path, damage: Callable[[Path], None]) -> None:
     """And the entry is made again, so that the third look is served by it."""
     expected = open_trace(large)
