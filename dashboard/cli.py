@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from .source import Source
 
 _DESCRIPTION = """\
-Show where the step time of a distributed training goes, in a browser.
+Show where the step time of distributed training goes, in a browser.
 
-  tl-dash t.json                     the timeline of all ranks: the files of the others beside it are found
-  tl-dash t.json --compare old.json  with a page that sets the two runs side by side
-  tl-dash t.json --runs FOLDER       choose in the browser which of these runs to set beside it
+  tl-dash t.json                     the timeline of all ranks; finds the other ranks' files beside this one
+  tl-dash t.json --compare old.json  with a page that compares the two runs
+  tl-dash t.json --runs FOLDER       choose in the browser which of these runs to compare with
   tl-dash t.json --follow            while the training runs
   tl-dash --collector http://host:8060
 """
@@ -40,25 +40,27 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="tl-dash", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("trace", nargs="*", metavar="TRACE", help="a timeline, a folder, or a pattern")
-    add("--follow", action="store_true", help="show it while it grows; it need not be there yet")
+    add("--follow", action="store_true", help="show the timeline while it grows; it need not exist yet")
     add("--collector", metavar="URL", help="show a run of a collector (tl-collect serve) while it grows")
-    add("--run", metavar="NAME", help="which run of the collector (default: the one that grew last)")
-    add("--collector-token-file", metavar="FILE", help="a file that holds the collector's token")
+    add("--run", metavar="NAME", help="the run of the collector to show (default: the one that grew last)")
+    add("--collector-token-file", metavar="FILE", help="file that contains the collector's token")
     add("--collector-token", metavar="TOKEN", help="the collector's token (default: TLKIT_TOKEN)")
     add(
         "--compare",
         metavar="TRACE",
         action="append",
         default=[],
-        help="another run to set beside it; may be given again",
+        help="another run to compare with; can be repeated",
     )
-    add("--runs", metavar="FOLDER", type=Path, help="a folder of runs to compare with, as tl-collect serve keeps them")
-    add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine alone)")
+    add("--runs", metavar="FOLDER", type=Path, help="folder of runs to compare with, in the layout of tl-collect serve")
+    add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: only this machine)")
     add("--port", type=int, default=PORT, help=f"port to listen at (default {PORT}; 0: any free one)")
-    add_token(add, "what visitors need to know (default: TLKIT_DASH_TOKEN; made up where others can come in)")
+    add_token(
+        add, "the token that visitors must present (default: TLKIT_DASH_TOKEN; generated if other machines can connect)"
+    )
     add_certificate(add)
-    add("--ranks", metavar="R,…", help="these ranks only")
-    add("--warm-up", type=int, metavar="N", help="leave out the first N steps (default: found out)")
+    add("--ranks", metavar="R,…", help="show only these ranks")
+    add("--warm-up", type=int, metavar="N", help="leave out the first N steps (default: detected)")
     add("--version", action="version", version=f"tl-dash {__version__}")
     return with_completion(parser)
 

@@ -25,8 +25,8 @@ COMMANDS = {
 HEAD = """\
 # Commands
 
-Made from the commands' own parsers by `python packaging/commands_reference.py`. Every command has `--help` and `--version`, and
-`--print-completion bash` (`zsh`, `tcsh`) prints what a shell needs to complete it:
+Generated from the parsers of the commands by `python packaging/commands_reference.py`. Every command has `--help` and
+`--version`, and `--print-completion bash` (`zsh`, `tcsh`) prints a completion script for that shell:
 
 ```
 tl-analyze --print-completion bash > ~/.local/share/bash-completion/completions/tl-analyze
@@ -49,10 +49,8 @@ def described(action: argparse.Action) -> tuple[str, str]:
     if not action.option_strings:
         return f"`{value or action.dest}`", escape(action.help or "")
     name = ", ".join(f"`{flag}`" for flag in action.option_strings)
-    help_ = (
-        (action.help or "") % {"default": action.default, "prog": ""} if "%(" in (action.help or "") else action.help
-    )
-    return name + (f" `{value}`" if value and action.nargs != 0 else ""), escape(help_ or "")
+    help_ = (action.help or "") % {"default": action.default, "prog": ""}
+    return name + (f" `{value}`" if value and action.nargs != 0 else ""), escape(help_)
 
 
 def section(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:

@@ -23,9 +23,9 @@ from ..reports.terminal import render
 from .output import write_text
 
 _DESCRIPTION = """\
-Say where the step time of a distributed training goes, why, and what to change.
+Report where the step time of distributed training goes, why, and what to change.
 
-  tl-analyze t.json                  the timeline of all ranks: the files of the others beside it are found
+  tl-analyze t.json                  the timeline of all ranks; finds the other ranks' files beside this one
   tl-analyze t.json --json -         the same as JSON, for programs
 """
 
@@ -36,19 +36,17 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tl-analyze",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Exit status: 0 fine, 1 a condition of --fail-on holds, 2 bad input or usage.",
+        epilog="Exit status: 0 success, 1 a condition of --fail-on holds, 2 wrong input or usage.",
     )
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="a timeline, a folder, or a pattern")
-    add(
-        "--json", metavar="FILE", help="write the report as JSON to FILE; - for standard output, and nothing else there"
-    )
+    add("--json", metavar="FILE", help="write the report as JSON to FILE; - writes only JSON to standard output")
     add(
         "--what-if",
         action="append",
         default=[],
         metavar="CHANGE",
-        help="predict the step time with something different, several with commas; may be repeated. "
+        help="predict the step time after a change, or several separated by commas; can be repeated. "
         + "; ".join(FORMS),
     )
     add(
@@ -56,33 +54,33 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="CONDITION",
-        help="exit with status 1 if it holds, for CI; may be repeated. exposed_comm>20%%, data>5%%, step_ms>120 (the mean), "
-        "step_p95_ms>200, steps_per_second<8, gain>10%%",
+        help="exit with status 1 if the condition holds, for CI; can be repeated. exposed_comm>20%%, data>5%%, "
+        "step_ms>120 (the mean), step_p95_ms>200, steps_per_second<8, gain>10%%",
     )
     add(
         "--baseline",
         metavar="FILE",
-        help="an earlier run, as a report of --json or a trace; --fail-on may then say step_ms>+5%%",
+        help="an earlier run, as a report of --json or a trace; allows --fail-on conditions such as step_ms>+5%%",
     )
     add(
         "--single",
         metavar="FILE",
-        help="the timeline of a run on one rank: says the scaling efficiency, and what takes the rest",
+        help="the timeline of a run on one rank; reports the scaling efficiency and what reduces it",
     )
     add(
         "--html",
         metavar="FILE",
-        help="write the report as one HTML file with plots, which opens without a network",
+        help="write the report as one HTML file with plots, which opens offline",
     )
     add(
         "--markdown",
         metavar="FILE",
-        help="write the report as Markdown, for a comment on a change; - for standard output",
+        help="write the report as Markdown, for a comment on a pull request; - writes to standard output",
     )
-    add("--steps", metavar="A:B", help="analyse steps A to B-1 only")
-    add("--ranks", metavar="R,…", help="analyse these ranks only")
-    add("--warm-up", type=int, metavar="N", help="leave out the first N steps (default: found out)")
-    add("--no-color", action="store_true", help="plain text, as when the output is piped")
+    add("--steps", metavar="A:B", help="analyse only steps A to B-1")
+    add("--ranks", metavar="R,…", help="analyse only these ranks")
+    add("--warm-up", type=int, metavar="N", help="leave out the first N steps (default: detected)")
+    add("--no-color", action="store_true", help="print plain text, as in a pipe")
     add("--version", action="version", version=f"tl-analyze {__version__}")
     return with_completion(parser)
 

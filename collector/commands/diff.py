@@ -21,7 +21,7 @@ from ..model.words import milliseconds
 from .output import write_text
 
 _DESCRIPTION = """\
-Say what changed between two runs, and whether it is more than chance.
+Report what changed between two runs, and whether the difference is more than chance.
 
   tl-diff before.json after.json
   tl-diff before/ after/ --fail-if-slower 5%     for CI
@@ -34,25 +34,25 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tl-diff",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Exit status: 0 fine, 1 slower than --fail-if-slower allows, 2 bad input or usage.",
+        epilog="Exit status: 0 success, 1 slower than --fail-if-slower allows, 2 wrong input or usage.",
     )
     add = parser.add_argument
     add("before", metavar="A", help="a timeline, a folder, a pattern or a URL")
-    add("after", metavar="B", help="the same of the other run")
+    add("after", metavar="B", help="the same for the other run")
     add(
         "--json",
         nargs="?",
         const="-",
         metavar="FILE",
-        help="write the comparison as JSON to FILE; - or nothing for standard output, and nothing else there",
+        help="write the comparison as JSON to FILE; without FILE or with -, write only JSON to standard output",
     )
     add(
         "--fail-if-slower",
         metavar="SHARE",
         help="exit with status 1 if the mean step (throughput), the median or the 95th percentile of B is longer by more than "
-        "this, as 5%%, and that is more than chance",
+        "this, such as 5%%, and by more than chance",
     )
-    add("--no-color", action="store_true", help="plain text, as when the output is piped")
+    add("--no-color", action="store_true", help="print plain text, as in a pipe")
     add("--version", action="version", version=f"tl-diff {__version__}")
     return with_completion(parser)
 

@@ -14,8 +14,8 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 def add_token(add: Callable[..., Any], purpose: str) -> None:
     """The token: a file keeps it from the list of processes, which everybody on the machine can read."""
-    add("--token-file", metavar="FILE", help="a file that holds the token")
-    add("--token", help=f"{purpose}; others on this machine can see it here")
+    add("--token-file", metavar="FILE", help="file that contains the token")
+    add("--token", help=f"{purpose}; visible to other users of this machine")
 
 
 def add_certificate(add: Callable[..., Any]) -> None:

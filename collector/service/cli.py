@@ -24,10 +24,10 @@ PORT = 8060
 _MAX_GB = 1e9
 _MAX_LISTED = 8
 _DESCRIPTION = """\
-Keep what jobs record while they train, and diagnose it again and again.
+Collect the timelines of jobs while they train, and diagnose them continuously.
 
-  tl-collect serve runs/                           a collector that keeps shards in runs/ (port 8060)
-  tl-collect push t.json --to http://host:8060     sends a job's shards there while they grow
+  tl-collect serve runs/                           a collector that stores shards in runs/ (port 8060)
+  tl-collect push t.json --to http://host:8060     sends the shards of a job while they grow
   tl-dash --follow runs/NAME                       the dashboard of a run
 """
 
@@ -37,24 +37,40 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="tl-collect", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"tl-collect {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="serve | push")
-    serve = commands.add_parser("serve", help="keep and diagnose what is pushed; HTTP API and Prometheus metrics")
+    serve = commands.add_parser("serve", help="store and diagnose pushed timelines; HTTP API and Prometheus metrics")
     add = serve.add_argument
-    add("folder", help="where the shards are kept, one folder a run")
-    add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: this machine alone)")
+    add("folder", help="the folder for the shards, with one folder per run")
+    add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: only this machine)")
     add("--port", type=int, default=PORT, help=f"port to listen at (default {PORT}; 0: any free one)")
-    add_token(add, "what senders need to know (default: TLKIT_TOKEN; made up where others can come in)")
+    add_token(
+        add, "the token that senders must present (default: TLKIT_TOKEN; generated if other machines can connect)"
+    )
     add_certificate(add)
-    add("--keep-gb", type=float, default=MAX_NBYTES / 1024**3, metavar="N", help="forget the oldest runs beyond N GiB")
-    add("--alert", action="append", default=[], metavar="CONDITION", help="as --fail-on of tl-analyze; may be repeated")
-    add("--webhook", metavar="URL", help="post alerts there as JSON")
-    add("--exit-on-alert", action="store_true", help="end with status 1 at the first alert")
-    push = commands.add_parser("push", help="send a job's shards while they grow")
+    add(
+        "--keep-gb",
+        type=float,
+        default=MAX_NBYTES / 1024**3,
+        metavar="N",
+        help="remove the oldest runs beyond N GiB (default 20)",
+    )
+    add(
+        "--alert",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="condition as for --fail-on of tl-analyze; can be repeated",
+    )
+    add("--webhook", metavar="URL", help="post alerts to this URL as JSON")
+    add("--exit-on-alert", action="store_true", help="exit with status 1 at the first alert")
+    push = commands.add_parser("push", help="send the shards of a job while they grow")
     add = push.add_argument
-    add("trace", nargs="+", help="the timeline, or its folder; it need not be there yet")
-    add("--to", required=True, metavar="URL", help="the collector, http://host:8060")
-    add("--run", metavar="NAME", help="what the run is called there (default: the timeline's name and the run's id)")
+    add("trace", nargs="+", help="the timeline, or its folder; it need not exist yet")
+    add("--to", required=True, metavar="URL", help="the address of the collector, such as http://host:8060")
+    add(
+        "--run", metavar="NAME", help="name of the run at the collector (default: the timeline's name and the run's id)"
+    )
     add_token(add, "the collector's token (default: TLKIT_TOKEN)")
-    add("--once", action="store_true", help="send what is there, and end")
+    add("--once", action="store_true", help="send what has been recorded so far, and exit")
     return with_completion(parser)
 
 

@@ -21,21 +21,21 @@ from .session import Findings, Session, Wishes
 from .settings import SETTINGS
 
 _DESCRIPTION: Final = """\
-Find the settings that make a training faster, by trying them: diagnose a short run, try what the diagnosis asks for and what
-else may help, and keep what gains more than chance and changes no results.
+Find settings that make a training faster by trying them: diagnose a short run, try the settings that the diagnosis suggests and
+others that may help, and keep those that gain more than chance and change no results.
 
   tl-tune -np 2 python train.py
   tl-tune -np 2 --minutes 5 --only workers,threads python train.py
   tl-tune torchrun --nproc-per-node 2 train.py
 
-The script needs no change if it calls hvd.init(), and one line (tlkit.instrument()) if not.  It is started several times, and
-stopped after --steps steps: have it write its checkpoints elsewhere meanwhile (TLKIT_TRIAL is set in its environment).
+A script that calls hvd.init() runs unchanged; others need one line, tlkit.instrument().  The script is started several times and
+stopped after --steps steps, so it should write its checkpoints elsewhere (TLKIT_TRIAL is set in its environment).
 """
 
 _EPILOG: Final = """\
 Settings: {}.
-Exit status: 0 fine, whether or not something is kept, 2 bad usage or a command that cannot be tuned, 130 after Ctrl-C (which
-prints what is known).
+Exit status: 0 success, whether or not a setting is kept, 2 wrong usage or a command that cannot be tuned, 130 after Ctrl-C
+(which prints the results so far).
 """
 
 #: A shell's status of a command that Ctrl-C has ended.
@@ -62,29 +62,44 @@ def make_parser() -> argparse.ArgumentParser:
         type=int,
         dest="np",
         metavar="N",
-        help="start so many ranks with tl-run; without it the command starts its ranks itself (torchrun, tl-run) or is one",
+        help="start N ranks with tl-run; without it, the command starts its ranks itself (torchrun, tl-run) or is a single rank",
     )
-    add("--minutes", type=float, default=10.0, metavar="X", help="how long it may take (default %(default)g)")
     add(
-        "--steps", type=int, default=60, metavar="N", help="steps of a trial, after which it ends (default %(default)d)"
+        "--minutes",
+        type=float,
+        default=10.0,
+        metavar="X",
+        help="limit of the total time in minutes (default %(default)g)",
     )
-    add("--only", metavar="NAMES", help="try these settings only, with commas")
-    add("--skip", metavar="NAMES", help="leave these settings alone, with commas")
+    add("--steps", type=int, default=60, metavar="N", help="number of steps per trial (default %(default)d)")
+    add("--only", metavar="NAMES", help="try only these settings, separated by commas")
+    add("--skip", metavar="NAMES", help="do not try these settings, separated by commas")
     add(
         "--allow-lossy",
         action="store_true",
-        help="keep settings that change results, too: compression, and whatever the losses show to change them",
+        help="also keep settings that change results: compression, and any setting that changes the losses",
     )
-    add("--seed", type=int, default=0, metavar="N", help="of the scripts' random numbers, and of the order of trials")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed for the script's random numbers and for the order of trials",
+    )
     add(
         "--json",
         metavar="FILE",
-        help="write what was found as JSON to FILE; - for standard output, and nothing else there",
+        help="write the results as JSON to FILE; - writes only JSON to standard output",
     )
-    add("--folder", metavar="DIR", type=Path, help="keep the recording and the output of all jobs in this new folder")
-    add("--no-color", action="store_true", help="plain text, as when the output is piped")
+    add(
+        "--folder",
+        metavar="DIR",
+        type=Path,
+        help="keep the recording and the output of all jobs in this new or empty folder",
+    )
+    add("--no-color", action="store_true", help="print plain text, as in a pipe")
     add("--version", action="version", version=f"tl-tune {__version__}")
-    add("command", nargs=argparse.REMAINDER, help="what to run, with its arguments")
+    add("command", nargs=argparse.REMAINDER, help="the command to run, with its arguments")
     return with_completion(parser)
 
 

@@ -13,8 +13,8 @@ from ...timeline.errors import UsageError
 from .flags import add_flags_of_hosts, add_flags_of_output, add_flags_of_transport
 
 _DESCRIPTION: Final = """\
-Start a training on several ranks, here or on other hosts.  The script needs no change: `import horovod.torch as hvd` finds this
-toolkit's runtime unless Horovod itself is installed.
+Start a training script on several ranks, on this machine or on other hosts.  A Horovod script runs unchanged: `import
+horovod.torch as hvd` imports tlkit's runtime unless Horovod itself is installed.
 
   tl-run -np 2 python train.py
   tl-run -np 4 --timeline-filename t.json python train.py && tl-analyze t.json
@@ -23,7 +23,7 @@ toolkit's runtime unless Horovod itself is installed.
 """
 
 _EPILOG: Final = """\
-Ranks that mpirun, torchrun or srun has started are recognised as well.
+Ranks started by mpirun, torchrun or srun are recognised as well.
 Exit status: that of the first rank that fails (128 + n if signal n ended it), 2 for wrong usage, otherwise 0.
 """
 
@@ -49,7 +49,7 @@ SETTINGS: Final = (
         "timeline-filename",
         "HOROVOD_TIMELINE",
         str,
-        "write a timeline here: rank 0 t.json, rank 1 t.rank1.json and so on, for --timeline-filename t.json",
+        "write a timeline to this file; with t.json, rank 0 writes t.json, rank 1 t.rank1.json and so on",
         "timeline.filename",
     ),
     Setting(
@@ -78,7 +78,7 @@ SETTINGS: Final = (
         "cache-capacity",
         "HOROVOD_CACHE_CAPACITY",
         int,
-        "remember this many negotiated tensors (default 8192)",
+        "number of negotiated tensors to remember (default 8192)",
         "params.cache_capacity",
     ),
     Setting(
@@ -103,35 +103,45 @@ SETTINGS: Final = (
         "params.torus_allreduce",
     ),
     Setting(
-        "autotune", "HOROVOD_AUTOTUNE", _SWITCH, "find fusion threshold and cycle time by trying", "autotune.enabled"
+        "autotune",
+        "HOROVOD_AUTOTUNE",
+        _SWITCH,
+        "search for the best fusion threshold and cycle time",
+        "autotune.enabled",
     ),
-    Setting("autotune-log-file", "HOROVOD_AUTOTUNE_LOG", str, "what autotune has tried, as CSV", "autotune.log_file"),
+    Setting(
+        "autotune-log-file",
+        "HOROVOD_AUTOTUNE_LOG",
+        str,
+        "write the settings that autotune tried to this file, as CSV",
+        "autotune.log_file",
+    ),
     Setting(
         "autotune-warmup-samples",
         "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
         int,
-        "samples that autotune leaves out at the start (default 3)",
+        "number of samples to leave out at the start of autotune (default 3)",
         "autotune.warmup_samples",
     ),
     Setting(
         "autotune-steps-per-sample",
         "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
         int,
-        "steps of one autotune score (default 10)",
+        "number of steps per autotune score (default 10)",
         "autotune.steps_per_sample",
     ),
     Setting(
         "autotune-bayes-opt-max-samples",
         "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
         int,
-        "settings that autotune tries (default 20)",
+        "number of settings that autotune tries (default 20)",
         "autotune.bayes_opt_max_samples",
     ),
     Setting(
         "autotune-gaussian-process-noise",
         "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         float,
-        "how noisy autotune takes scores to be, 0 to 1 (default 0.8)",
+        "noise that autotune assumes in scores, 0 to 1 (default 0.8)",
         "autotune.gaussian_process_noise",
         highest=1,
     ),
@@ -139,14 +149,14 @@ SETTINGS: Final = (
         "stall-check-warning-time-seconds",
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         int,
-        "warn when a tensor waits this long for a rank (default 60)",
+        "warn if a tensor waits this many seconds for a rank (default 60)",
         "stall_check.warning_time_seconds",
     ),
     Setting(
         "stall-check-shutdown-time-seconds",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         int,
-        "end the job when it waits this long (default never)",
+        "end the job if a tensor waits this many seconds (default never)",
         "stall_check.shutdown_time_seconds",
     ),
     Setting(
@@ -174,10 +184,16 @@ SETTINGS: Final = (
         "gloo-timeout-seconds",
         "HOROVOD_GLOO_TIMEOUT_SECONDS",
         int,
-        "give up a collective without progress after this (default 30)",
+        "abort a collective after this many seconds without progress (default 30)",
         "library_options.gloo_timeout_seconds",
     ),
-    Setting("log-level", "HOROVOD_LOG_LEVEL", str, "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL", "logging.level"),
+    Setting(
+        "log-level",
+        "HOROVOD_LOG_LEVEL",
+        str,
+        "level of the runtime's log: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
+        "logging.level",
+    ),
     Setting(
         "start-timeout", "HOROVOD_START_TIMEOUT", int, "wait this many seconds for all ranks to start (default 30)"
     ),
@@ -213,15 +229,15 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("-v", "--version", action="version", version=f"tl-run {__version__}")
-    add("-cb", "--check-build", action="store_true", help="show what this installation can do, and leave")
-    add("--config-file", metavar="FILE", help="settings in YAML; flags win over it")
-    what = parser.add_argument_group("what to start, and where")
-    what.add_argument("-np", "--num-proc", type=int, dest="np", metavar="N", help="how many ranks to start")
-    what.add_argument("-H", "--hosts", help="hosts and slots, as worker-0:4,worker-1:4; default this machine")
+    add("-cb", "--check-build", action="store_true", help="show the features of this installation, and exit")
+    add("--config-file", metavar="FILE", help="read settings from this YAML file; flags override them")
+    what = parser.add_argument_group("ranks and hosts")
+    what.add_argument("-np", "--num-proc", type=int, dest="np", metavar="N", help="number of ranks to start")
+    what.add_argument("-H", "--hosts", help="hosts and slots, such as worker-0:4,worker-1:4 (default: this machine)")
     what.add_argument(
-        "-hostfile", "--hostfile", metavar="FILE", help="the same from a file, a line `name slots=N` a host"
+        "-hostfile", "--hostfile", metavar="FILE", help="read hosts from this file, one line `name slots=N` per host"
     )
-    what.add_argument("command", nargs=argparse.REMAINDER, help="what to run, with its arguments")
+    what.add_argument("command", nargs=argparse.REMAINDER, help="the command to run, with its arguments")
     add_flags_of_transport(parser)
     add_flags_of_output(parser)
     add_flags_of_hosts(parser)

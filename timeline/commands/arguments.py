@@ -73,7 +73,7 @@ def with_completion(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--print-completion",
         choices=("bash", "zsh", "tcsh"),
         action=_PrintCompletion,
-        help="print a script that completes this command in that shell, and leave",
+        help="print a completion script for this command and shell, and exit",
     )
     return parser
 

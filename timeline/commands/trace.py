@@ -23,14 +23,14 @@ from .progress import ProgressBar
 from .summary import merge_summaries, summarize, summarize_file
 
 _DESCRIPTION = """\
-Look into traces, put them together, cut them, and bring them into other forms.
+Inspect, merge, slice and convert traces.
 
-  tl-trace info traces/                              what is in it, and how well the clocks agree
-  tl-trace merge traces/ -o all.json.gz              one file of all ranks for Perfetto, on one clock
-  tl-trace slice t.json -o part.json --steps 10:13   a part of it
-  tl-trace convert t.json -o tables.parquet          the same in another form
+  tl-trace info traces/                              the contents, and how well the clocks agree
+  tl-trace merge traces/ -o all.json.gz              one file with all ranks for Perfetto, on one clock
+  tl-trace slice t.json -o part.json --steps 10:13   a part of the trace
+  tl-trace convert t.json -o tables.parquet          the same trace in another format
 
-Traces are timelines of this toolkit or of Horovod, traces of the PyTorch profiler, sqlite exports of Nsight Systems, and other
+Traces are timelines of tlkit or of Horovod, traces of the PyTorch profiler, sqlite exports of Nsight Systems, and other
 Chrome trace JSON; plain, gzip or zstd; files, folders or patterns.
 """
 
@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tl-trace",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Exit status: 0 fine, 2 bad input or usage.",
+        epilog="Exit status: 0 success, 2 wrong input or usage.",
     )
     parser.add_argument("--version", action="version", version=f"tl-trace {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -53,29 +53,33 @@ def make_parser() -> argparse.ArgumentParser:
     def command(name: str, description: str) -> argparse.ArgumentParser:
         added: argparse.ArgumentParser = commands.add_parser(name, help=description, description=description)
         added.add_argument("trace", nargs="+", metavar="TRACE", help="a file, a folder, or a pattern")
-        added.add_argument("--no-cache", action="store_true", help="read the files themselves, and keep nothing")
+        added.add_argument(
+            "--no-cache", action="store_true", help="read the files without the cache, and do not add them to it"
+        )
         return added
 
-    info = command("info", "say what a trace holds")
-    info.add_argument("--json", action="store_true", help="as JSON, for programs")
+    info = command("info", "show the contents of a trace")
+    info.add_argument("--json", action="store_true", help="print JSON, for programs")
     info.add_argument(
-        "--workers", type=int, metavar="N", help="read every file by itself, on N processes; clocks are not compared"
+        "--workers", type=int, metavar="N", help="read the files independently in N processes; clocks are not compared"
     )
-    info.add_argument("--scheduler", metavar="ADDRESS", help="the same on a Dask cluster, as tcp://host:8786")
+    info.add_argument("--scheduler", metavar="ADDRESS", help="the same on a Dask cluster, such as tcp://host:8786")
     for name, description in (
-        ("merge", "write all ranks into one file, on one clock"),
+        ("merge", "write all ranks to one file, on one clock"),
         ("slice", "write a part of a trace"),
-        ("convert", "write a trace in another form"),
+        ("convert", "write a trace in another format"),
     ):
         added = command(name, description)
-        added.add_argument("-o", "--output", required=True, metavar="FILE", type=Path, help="where to write")
-        added.add_argument("--to", choices=export.FORMATS, help="the form; by default what FILE's ending says")
+        added.add_argument("-o", "--output", required=True, metavar="FILE", type=Path, help="the file to write")
+        added.add_argument("--to", choices=export.FORMATS, help="the format (default: from the suffix of FILE)")
         added.add_argument("--force", action="store_true", help="overwrite FILE")
         if name == "slice":
-            added.add_argument("--time", metavar="A:B", help="from A to B, in seconds since the trace begins")
-            added.add_argument("--steps", metavar="A:B", help="steps A to B-1")
-            added.add_argument("--ranks", metavar="R,…", help="these ranks")
-            added.add_argument("--categories", metavar="C,…", help="spans of these categories")
+            added.add_argument(
+                "--time", metavar="A:B", help="only times A to B, in seconds since the start of the trace"
+            )
+            added.add_argument("--steps", metavar="A:B", help="only steps A to B-1")
+            added.add_argument("--ranks", metavar="R,…", help="only these ranks")
+            added.add_argument("--categories", metavar="C,…", help="only spans of these categories")
     return with_completion(parser)
 
 
