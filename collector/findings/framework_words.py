@@ -26,6 +26,7 @@ class Advice(StrEnum):
     SHOW_HOST = "show host"
     FEWER_BYTES = "fewer bytes"
     REDUCE_EARLIER = "reduce earlier"
+    SPARSE_GRADIENT = "sparse gradient"
 
 
 _PIPELINE: Final = (
@@ -76,6 +77,7 @@ _TORCH: Final = {
         "(DistributedDataParallel(bucket_cap_mb=…)) help if they are small, a compression hook if they are large."
     ),
     Advice.SHOW_HOST: "Record with torch.profiler.profile(with_stack=True), which shows what Python does here.",
+    Advice.SPARSE_GRADIENT: "nn.Embedding(sparse=True) with sparse_as_dense=False if few rows change.",
     Advice.REDUCE_EARLIER: (
         "Reduce each gradient as soon as it is ready: {name} does it during backward; a loop that calls allreduce after "
         "backward, or gradients that are clipped or unscaled before they are reduced, wait for the last one."
@@ -127,6 +129,9 @@ _TENSORFLOW: Final = {
         "does here."
     ),
 }
+_TENSORFLOW[Advice.SPARSE_GRADIENT] = (
+    "tf.nn.embedding_lookup, whose gradient is sparse, with sparse_as_dense=False if few rows change."
+)
 _TENSORFLOW[Advice.REDUCE_EARLIER] = (
     "Reduce the gradients in groups, of which the first travel while backward computes the rest: "
     "hvd.DistributedGradientTape(tape, groups={groups}) in a tf.function; gradients that are clipped before they are reduced "
@@ -154,6 +159,9 @@ _KERAS: Final = _TENSORFLOW | {
         "Have the host do less for each kernel: compile(jit_compile=True, steps_per_execution=…), larger batches."
     ),
 }
+_KERAS[Advice.SPARSE_GRADIENT] = (
+    "keras.layers.Embedding, whose gradient is sparse on TensorFlow, with sparse_as_dense=False if few rows change."
+)
 _KERAS[Advice.REDUCE_EARLIER] = (
     "Reduce the gradients in groups, of which the first travel while backward computes the rest: "
     "hvd.DistributedOptimizer(optimizer, groups={groups}), with TensorFlow as Keras's backend; gradients that are clipped "
@@ -203,6 +211,7 @@ _JAX[Advice.FEWER_BYTES] = (
     "If the collectives are small, let XLA combine them (XLA_FLAGS=--xla_gpu_all_reduce_combine_threshold_bytes=…); if they are "
     "large, reduce gradients in bfloat16, or less often (optax.MultiSteps)."
 )
+_JAX[Advice.SPARSE_GRADIENT] = "only the rows that the batch needs as an argument of the step if few change."
 _JAX[Advice.REDUCE_EARLIER] = (
     "A compiled step hands its gradients over when all are there: reduce them less often (optax.MultiSteps), or give each step "
     "more rows."

@@ -12,6 +12,7 @@ from ..model.words import milliseconds, shorten
 from ..predict.change import ByStep, Change, removed
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
 from .callers import called_by_user, is_called_by_user
+from .framework_words import Advice, advise
 
 #: A tensor with this share of all bytes is what communication is about.
 OVERSIZE_SHARE: Final = 0.6
@@ -131,9 +132,9 @@ class OversizeGradient:
                     "gradient_made_in_ns": round(float(made_ns.mean())),
                 },
                 remedy=(
-                    f"Keep the dense gradient of {shown} out of every step: nn.Embedding(sparse=True) with "
-                    "sparse_as_dense=False if few rows change, a factored or smaller layer, divided over the ranks, or updated "
-                    f"every few steps ({accumulation(facts)})."
+                    f"Keep the dense gradient of {shown} out of every step: "
+                    f"{advise(facts, Advice.SPARSE_GRADIENT).removesuffix('.')}, a factored or smaller layer, divided over the "
+                    f"ranks, or updated every few steps ({accumulation(facts)})."
                 ),
                 sentence=(
                     f"{shown} {'has' if len(names) == 1 else 'have'} {share:.0%} of all gradient bytes "

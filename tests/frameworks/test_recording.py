@@ -58,3 +58,29 @@ def test_a_slow_rank_is_named(tmp_path: Path) -> None:
 
     assert (verdict.class_, verdict.cause, list(verdict.ranks)) == ("straggler", "slow-forward", [1])
     assert verdict.predicted_gain > 0.3
+
+
+@pytest.mark.timeout(600)
+def test_without_prefetch_batches_are_made_ahead(tmp_path: Path) -> None:
+    """Half of each step is the pipeline, which the other half would hide: for all ranks, in TensorFlow's words."""
+    verdict = analyze(record(tmp_path, "tensorflow", "no-prefetch")).verdict
+
+    assert (verdict.class_, verdict.cause, list(verdict.ranks)) == ("data", "slow-loader", [0, 1])
+    assert ".prefetch(tf.data.AUTOTUNE)" in verdict.remedy
+
+
+@pytest.mark.timeout(600)
+def test_the_dense_gradient_of_a_huge_embedding_is_named(tmp_path: Path) -> None:
+    """By its variable's name, though it travels with others; the remedy is Keras's."""
+    verdict = analyze(record(tmp_path, "tensorflow", "embedding")).verdict
+
+    assert (verdict.class_, verdict.cause, list(verdict.ranks)) == ("communication", "oversize-gradient", [0, 1])
+    assert "table/embeddings" in verdict.sentence
+    assert "keras.layers.Embedding" in verdict.remedy
+    assert "sparse_as_dense=False" in verdict.remedy
+
+
+@pytest.mark.timeout(600)
+def test_a_healthy_run_is_called_so(tmp_path: Path) -> None:
+    """Nothing is blamed for a step that computes."""
+    assert analyze(record(tmp_path, "tensorflow", "healthy")).verdict.class_ in {"healthy", "compute"}
