@@ -7,6 +7,7 @@ import numpy as np
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts, Outcome
+from ..model.intervals import Intervals, total_within
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
@@ -17,6 +18,8 @@ _PHASES: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.O
 #: So much of a phase is blocked in runs that do what they should: page faults, short waits for helper threads.
 ORDINARY_RATIO: Final = 0.1
 MIN_ORDINARY_RATIO: Final = 0.02
+#: Between two operators Python takes less.
+MIN_STILL_NS: Final = 2e6
 #: Other threads that run for so much of the blocked time hold what the training waits for.
 HELD_RATIO: Final = 0.5
 
@@ -33,6 +36,8 @@ class BlockedPhases:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding, for what all ranks have (one rank alone is a straggler)."""
         cpu = facts.cpu
+        if facts.replay is not None and not facts.breakdown.on_device and not cpu.is_known:
+            return _without_operators(facts)
         if facts.replay is None or facts.breakdown.on_device or not cpu.is_known or not cpu.knows_starved:
             return []
         blocked = {}
@@ -94,3 +99,50 @@ class BlockedPhases:
                 f"{pattern.words}, most of it in {part}: {doing}."
             ),
         )
+
+
+def _without_operators(facts: Facts) -> list[Finding]:
+    """Forward in which no operator runs for long on any rank, of a profile that has no counters."""
+    still_ns = long_within(facts.breakdown.still, facts)
+    if not still_ns.any():
+        return []
+    common = np.broadcast_to(still_ns.min(axis=0), still_ns.shape)
+    part = str(Category.FORWARD)
+    outcome = facts.outcome(facts.without(part, common))
+    if outcome.gain < WORTH_RATIO / 2:
+        return []
+    pattern = find_pattern(common[0], facts.steps.numbers)
+    return [
+        Finding(
+            class_="compute",
+            cause=f"blocked-{part}",
+            ranks=facts.ranks,
+            predicted_gain=outcome.gain,
+            gain_interval=outcome.interval,
+            outcome=outcome,
+            confidence=0.5,
+            evidence={
+                "without_operator_ns": round(float(common.mean())),
+                "pattern": pattern.kind,
+                **pattern.evidence,
+            },
+            remedy=(
+                "Find what the model does there (py-spy dump --pid of a rank shows the line): Python or NumPy code in forward, a "
+                "sleep or retry, a lock, a file or the network."
+            ),
+            sentence=(
+                f"On all ranks no operator runs for {milliseconds(float(common.mean()))} of each "
+                f"{milliseconds(facts.mean_step_ns)} step {pattern.words} inside the model's forward: Python code of its own, or "
+                "a wait for a disk, a lock or another process."
+            ),
+        )
+    ]
+
+
+def long_within(moments: Sequence[Intervals], facts: Facts) -> np.ndarray:
+    """The long ones of each rank's moments within the steps; shorter ones are Python between operators: float[rank, step]."""
+    found = np.zeros(facts.steps.start_ns.shape)
+    for row, mine in enumerate(moments):
+        long = mine[mine[:, 1] - mine[:, 0] >= MIN_STILL_NS]
+        found[row] = total_within(long, facts.steps.start_ns[row], facts.steps.end_ns[row])
+    return found

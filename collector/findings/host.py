@@ -8,13 +8,17 @@ import numpy as np
 from ...timeline.vocabulary import Category
 from ..facts import Facts
 from ..model.common import common_to_all
+from ..model.intervals import normalise, subtract, union
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds
 from .base import Finding
+from .blocked import long_within
 from .framework_words import Advice, advise
 
 #: The loss, zero_grad and the loop itself are host code, too; this much, as a share of the rest of the step, is ordinary.
 ORDINARY_RATIO: Final = 0.1
+#: Of it in one piece, where a profile shows every operator.
+ORDINARY_HOLE_RATIO: Final = 0.03
 
 
 class HostCode:
@@ -27,10 +31,12 @@ class HostCode:
         host_ns = facts.part(str(Category.OTHER)).astype(float)
         common_ns = common_to_all(host_ns)
         step_ns = facts.mean_step_ns
-        outcome = facts.outcome(facts.without(str(Category.OTHER), _beyond_ordinary(common_ns, step_ns)))
+        beyond_ns = np.maximum(_beyond_ordinary(common_ns, step_ns), common_to_all(_long_holes(facts)))
+        outcome = facts.outcome(facts.without(str(Category.OTHER), beyond_ns))
         if outcome.gain <= 0:
             return []
-        pattern = find_pattern(_beyond_ordinary(host_ns, step_ns).max(axis=0), facts.steps.numbers)
+        beyond_by_rank = np.maximum(_beyond_ordinary(host_ns, step_ns), _long_holes(facts))
+        pattern = find_pattern(beyond_by_rank.max(axis=0), facts.steps.numbers)
         return [
             Finding(
                 class_="compute",
@@ -53,6 +59,24 @@ class HostCode:
 def _beyond_ordinary(host_ns: np.ndarray, step_ns: float) -> np.ndarray:
     """What is more than a loop needs for itself: float[rank, step]."""
     beyond: np.ndarray = np.maximum(host_ns - ORDINARY_RATIO * max(step_ns - float(host_ns.mean()), 0.0), 0.0)
+    return beyond
+
+
+def _long_holes(facts: Facts) -> np.ndarray:
+    """Of a profile of operators: how long nothing runs in one piece, beyond what a loop needs: float[rank, step].
+
+    Python between operators is many short holes; one long hole is code of the loop, or a wait.
+    """
+    breakdown = facts.breakdown
+    if not any(len(still) for still in breakdown.still):
+        return np.zeros(facts.steps.start_ns.shape)
+    holes = [
+        subtract(normalise(facts.steps.start_ns[row], facts.steps.end_ns[row]), union(*moments.values()))
+        for row, moments in enumerate(breakdown.moments)
+    ]
+    long = long_within(holes, facts)
+    ordinary_ns = ORDINARY_HOLE_RATIO * max(facts.mean_step_ns - float(long.mean()), 0.0)
+    beyond: np.ndarray = np.maximum(long - ordinary_ns, 0.0)
     return beyond
 
 

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
-from ...timeline.vocabulary import BACKWARD
+from ...timeline.vocabulary import BACKWARD, Category
 from ..facts import Facts
+from ..model.intervals import EMPTY
 from ..model.words import milliseconds, shorten
 from ..predict.overlap import overlapped
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
+from .callers import is_called_by_user
 from .framework_words import Advice, advise, is_of_strategy, is_tensorflow
 from .gradients import gradients
 
@@ -30,6 +33,8 @@ LAST_MOMENTS: Final = 0.03
 #: A group of gradients of TensorFlow that has fewer bytes goes along with the next; so many groups make sense, from and to.
 GROUP_NBYTES: Final = 1024 * 1024
 USUAL_GROUPS: Final = (2, 4)
+#: The operator with which DistributedDataParallel asks for a bucket, one for each.
+_ASKS: Final = "c10d::allreduce_"
 #: One gradient is ready at the end anyway.
 MIN_TENSORS: Final = 3
 
@@ -60,7 +65,7 @@ class LateGradients:
         """At most one finding."""
         if facts.replay is None or facts.breakdown.on_device:
             return []
-        when = _look(facts)
+        when = _look(facts) or _look_at_profile(facts)
         if when is None or when.late < LATE_BYTES_SHARE or when.nbytes < _worth_nbytes(facts):
             return []
         overlap = overlapped(facts)
@@ -71,6 +76,7 @@ class LateGradients:
         could = (
             f"{milliseconds(outcome.mean_saved_ns)} of each {milliseconds(facts.mean_step_ns)} step could be hidden."
         )
+        what = "the gradient bytes" if when.largest else "the gradients, by the time of their reduction,"
         return [
             Finding(
                 class_="communication",
@@ -79,7 +85,8 @@ class LateGradients:
                 predicted_gain=outcome.gain,
                 gain_interval=outcome.interval,
                 outcome=outcome,
-                order_gain=None if all_at_end else OF_MODEL * outcome.gain,
+                # What is at stake, where nobody knows how much of it hiding gives back.
+                order_gain=None if all_at_end else OF_MODEL * overlap.gain,
                 confidence=0.6,
                 evidence={
                     "late_bytes_share": round(when.late, 3),
@@ -93,7 +100,7 @@ class LateGradients:
                 sentence=(
                     f"No gradient is reduced before backward is over, so that nothing hides their reduction; {could}"
                     if all_at_end
-                    else f"{when.late:.0%} of the gradient bytes are ready only in the last {LATE_SHARE:.0%} of backward, so "
+                    else f"{when.late:.0%} of {what} are ready only in the last {LATE_SHARE:.0%} of backward, so "
                     f"that nothing hides their reduction; {could}"
                 ),
             )
@@ -153,9 +160,49 @@ def _look(facts: Facts) -> _When | None:
     )
 
 
+def _look_at_profile(facts: Facts) -> _When | None:
+    """The same in a profile, which tells no sizes: by how long collectives take, and by the operators of backward."""
+    table = facts.in_steps(facts.collectives)
+    table = table[(table["kind"] == "allreduce") & ~is_called_by_user(table)]
+    if table.empty or (table["nbytes"] >= 0).any():
+        return None
+    late_ns, all_ns, early, count = 0.0, 0.0, 0, 0
+    for row, rank in enumerate(facts.ranks):
+        backward = facts.breakdown.moments[row].get(str(Category.BACKWARD), EMPTY)
+        mine = table[table["rank"] == rank].sort_values("start_ns", kind="stable")
+        asked, took = _asked_ns(facts, rank, mine), mine["transfer_ns"].to_numpy(dtype=float)
+        step = np.searchsorted(facts.steps.start_ns[row], asked, side="right") - 1
+        for number in np.unique(step[step >= 0]):
+            begin, end = facts.steps.start_ns[row][number], facts.steps.end_ns[row][number]
+            own = backward[(backward[:, 0] >= begin) & (backward[:, 0] < end)]
+            if not len(own):
+                continue
+            chosen = step == number
+            progress = (asked[chosen] - own[0, 0]) / max(int(own[-1, 1] - own[0, 0]), 1)
+            late_ns += float(took[chosen][progress > 1 - LATE_SHARE].sum())
+            all_ns += float(took[chosen].sum())
+            early += int((progress < 1 - LAST_MOMENTS).sum())
+            count += int(chosen.sum())
+    if not count:
+        return None
+    per_step = max(facts.steps.count * len(facts.ranks), 1)
+    return _When(late_ns / max(all_ns, 1.0), early / count, float(LATE_NBYTES), count / per_step, "")
+
+
+def _asked_ns(facts: Facts, rank: int, mine: pd.DataFrame) -> np.ndarray:
+    """When a rank asked for each of its collectives: int64[n]; where nothing tells, when it began with it."""
+    asked = mine["submitted_ns"].to_numpy()
+    if (asked >= 0).all():
+        return asked
+    spans = facts.in_steps(facts.trace.spans[facts.trace.spans["name"] == _ASKS])
+    calls = np.sort(spans.loc[spans["rank"] == rank, "start_ns"].to_numpy())
+    return calls if len(calls) == len(mine) else mine["start_ns"].to_numpy()
+
+
 def _comes_back(facts: Facts) -> float:
     """How much of the time that is hidden does not make backward longer."""
     hidden_ns = float(facts.breakdown.hidden_ns.mean())
-    if not facts.cpu.knows_starved or hidden_ns < MIN_HIDDEN_RATIO * facts.mean_step_ns:
+    knows_contention = facts.cpu.knows_starved or any(len(still) for still in facts.breakdown.still)
+    if not knows_contention or hidden_ns < MIN_HIDDEN_RATIO * facts.mean_step_ns:
         return HIDDEN_ON_PROCESSOR
     return float(np.clip(1 - facts.contention_ns.mean() / hidden_ns, 0.0, 1.0))

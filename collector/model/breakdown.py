@@ -26,7 +26,7 @@ import pandas as pd
 from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
 from .device_breakdown import assign_device
-from .intervals import Intervals, intersect, of_spans, subtract, total_within, union
+from .intervals import EMPTY, Intervals, intersect, of_spans, subtract, total_within, union
 from .steps import Steps
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
@@ -37,6 +37,9 @@ IDLE: Final = "idle"
 PARTS: Final = (*(str(category) for category in Category), IDLE)
 
 #: Inner before outer: a closure's forward runs inside the optimizer, recomputation inside backward.
+_FORWARD: Final = str(Category.FORWARD)
+#: What profilers write around the whole forward of a model.
+_WHOLE_FORWARD: Final = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward", "## forward ##")
 _COMPUTE_INNER_FIRST: Final = (
     Category.CHECKPOINT,
     Category.H2D,
@@ -67,6 +70,9 @@ class Breakdown:
     """Whether the parts are times of a device."""
     moments: tuple[dict[str, Intervals], ...] = ()
     """For each rank the moments of every part but the rest (`other`, or `idle` of a device)."""
+    still: tuple[Intervals, ...] = ()
+    """For each rank of a profile on processors the moments inside the model's forward in which no operator runs; part of
+    `forward`."""
     hidden: tuple[Intervals, ...] = ()
     """For each rank the moments of collectives and fusion under computation."""
 
@@ -91,12 +97,17 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
     shape = steps.start_ns.shape
     parts_ns = {part: np.zeros(shape, dtype=np.int64) for part in PARTS}
     hidden_ns = np.zeros(shape, dtype=np.int64)
-    all_moments, all_hidden = [], []
+    all_moments, all_hidden, all_still = [], [], []
     spans_of = by_rank(trace.spans)
     for row, rank in enumerate(steps.ranks):
         spans = spans_of.get(rank, trace.spans.iloc[:0])
-        moments, hidden = assign_device(spans) if on_device else _assign(spans, knows_compute=knows_compute)
+        still = EMPTY
+        if on_device:
+            moments, hidden = assign_device(spans)
+        else:
+            moments, hidden, still = _assign(spans, knows_compute=knows_compute)
         all_moments.append(moments)
+        all_still.append(still)
         all_hidden.append(hidden)
         starts, ends = steps.start_ns[row], steps.end_ns[row]
         for part, intervals in moments.items():
@@ -112,12 +123,13 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
         knows_communication=Category.COLLECTIVE in trace.meta.known_categories,
         on_device=on_device,
         moments=tuple(all_moments),
+        still=tuple(all_still),
         hidden=tuple(all_hidden),
     )
 
 
-def _assign(spans: pd.DataFrame, *, knows_compute: bool) -> tuple[dict[str, Intervals], Intervals]:
-    """Disjoint sets of moments by part, without `other`, and hidden communication."""
+def _assign(spans: pd.DataFrame, *, knows_compute: bool) -> tuple[dict[str, Intervals], Intervals, Intervals]:
+    """Disjoint sets of moments by part, without `other`; hidden communication; and forward without an operator."""
     kind = spans["lane_kind"]
     training = spans[kind.isin([str(LaneKind.COMPUTE), str(LaneKind.DATA)])]
     blocked = of_spans(training[training["name"] == SYNCHRONIZE])
@@ -128,9 +140,14 @@ def _assign(spans: pd.DataFrame, *, knows_compute: bool) -> tuple[dict[str, Inte
         moments[str(category)] = subtract(covered, taken)
         taken = union(taken, covered)
     communication = spans[kind.isin([str(LaneKind.COMMUNICATION), str(LaneKind.TENSOR)])]
+    still = EMPTY
     if knows_compute and not len(blocked):
         # Other profilers do not say when the training thread waits: communication while it computes nothing is waited for.
         blocked = subtract(of_spans(communication), taken)
+        # What no operator explains inside the model's forward is Python there, or a wait for something else.
+        whole = of_spans(training[training["name"].isin(_WHOLE_FORWARD)])
+        still = subtract(subtract(whole, taken), blocked)
+        moments[_FORWARD] = union(moments[_FORWARD], still)
     by_category = {
         category: of_spans(communication[communication["category"] == str(category)])
         for category in COMMUNICATION_CATEGORIES
@@ -145,7 +162,7 @@ def _assign(spans: pd.DataFrame, *, knows_compute: bool) -> tuple[dict[str, Inte
         moments[str(category)] = subtract(exposed, claimed)
         claimed = union(claimed, exposed)
     moments[IDLE] = subtract(blocked, claimed)
-    return moments, hidden
+    return moments, hidden, still
 
 
 def typical_parts(

@@ -92,7 +92,13 @@ def plain_cause(cause: str) -> str:
 
 
 def _is_hidden(fault: Fault, case: Case) -> bool:
-    """Whether nothing in the file tells rank 0's lateness from that of all: Horovod's own, without ready ticks."""
+    """Whether nothing in the file tells of it.
+
+    Rank 0's lateness is like that of all in Horovod's own file, without ready ticks.  Ranks that all lack cores in all steps
+    look like a larger model in a profile on processors, which has no counters.
+    """
+    if case.file_format == "kineto" and fault.kind == "starved":
+        return fault.is_everywhere and fault.pattern == ALWAYS
     is_horovod = case.file_format == "horovod" and case.job.has_cache
     return is_horovod and bool(KINDS[fault.kind].somewhere) and 0 in fault.ranks
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tlkit.collector import analyze
+from tlkit.collector import Analysis, analyze
 from tlkit.collector.commands.analyze import main
 
 MS = 1000
@@ -83,6 +83,54 @@ def test_communication_that_nobody_computes_beside_is_exposed_on_cpus_as_well(tm
     analysis = analyze(kineto(tmp_path / "t.json", events, steps=20, step_ms=100))
     parts = {name: values.mean() / 1e6 for name, values in analysis.facts.breakdown.parts_ns.items() if values.any()}
     assert parts == pytest.approx({"forward": 40, "collective": 40, "other": 20}, abs=1e-3)
+
+
+def on_processors(tmp_path: Path, *, first_ms: float, last_ms: float, loop_ms: float = 0.0) -> Analysis:
+    """A step of DDP: code of the loop, forward whose operators begin after `first_ms`, and a last bucket of `last_ms`."""
+    begin = 1 + loop_ms
+    at = begin + first_ms
+    events = [
+        {"cat": "user_annotation", "name": "DistributedDataParallel.forward", "ts": begin, "dur": first_ms + 20},
+        {"cat": "cpu_op", "name": "aten::mm", "ts": at, "dur": 19.9},
+        {"cat": "cpu_op", "name": "autograd::engine::evaluate_function: MmBackward0", "ts": at + 20, "dur": 30},
+        {"cat": "cpu_op", "name": "c10d::allreduce_", "ts": at + 30, "dur": 0.01},
+        {"cat": "user_annotation", "name": "gloo:all_reduce", "ts": at + 30, "dur": 5, "tid": 3},
+        {"cat": "cpu_op", "name": "c10d::allreduce_", "ts": at + 49.9, "dur": 0.01},
+        {"cat": "user_annotation", "name": "gloo:all_reduce", "ts": at + 50, "dur": last_ms, "tid": 3},
+        {"cat": "user_annotation", "name": "Optimizer.step#SGD.step", "ts": at + 50 + last_ms, "dur": 3},
+    ]
+    step_ms = at + 54 + last_ms
+    return analyze(kineto(tmp_path / "t.json", events, steps=20, step_ms=step_ms))
+
+
+def test_forward_without_operators_is_told_in_a_profile_on_processors(tmp_path: Path) -> None:
+    """20 ms of a step of 76 pass between the begin of forward and its first operator."""
+    verdict = on_processors(tmp_path, first_ms=20, last_ms=1).verdict
+
+    assert verdict.cause == "blocked-forward"
+    assert verdict.predicted_gain == pytest.approx(20 / 76, abs=0.02)
+
+
+def test_one_long_hole_of_the_loop_is_host_code_however_little_is_ordinary(tmp_path: Path) -> None:
+    """8 ms of 64: as many short holes they would be what Python needs between operators."""
+    verdict = on_processors(tmp_path, first_ms=0, last_ms=1, loop_ms=8).verdict
+
+    assert verdict.cause == "host-code"
+
+
+def test_late_buckets_of_a_profile_are_told_by_their_time(tmp_path: Path) -> None:
+    """Nobody knows their sizes; the one that is asked for when backward ends takes 30 of 35 ms."""
+    analysis = on_processors(tmp_path, first_ms=0, last_ms=30)
+
+    assert analysis.verdict.cause == "late-gradients"
+    assert analysis.verdict.evidence["late_bytes_share"] == pytest.approx(30 / 35, abs=0.01)
+
+
+def test_a_profile_on_processors_in_which_nothing_stands_out_has_no_finding(tmp_path: Path) -> None:
+    """Its last bucket takes 1 ms."""
+    findings = on_processors(tmp_path, first_ms=0, last_ms=1).findings
+
+    assert all(finding.predicted_gain < 0.05 for finding in findings)
 
 
 def test_real_traces_of_profilers_are_reported(shared_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
