@@ -164,7 +164,8 @@ def _look_at_profile(facts: Facts) -> _When | None:
     """The same in a profile, which tells no sizes: by how long collectives take, and by the operators of backward."""
     table = facts.in_steps(facts.collectives)
     table = table[(table["kind"] == "allreduce") & ~is_called_by_user(table)]
-    if table.empty or (table["nbytes"] >= 0).any():
+    is_profile = any(len(still) for still in facts.breakdown.still)
+    if not is_profile or table.empty or (table["nbytes"] >= 0).any():
         return None
     late_ns, all_ns, early, count = 0.0, 0.0, 0, 0
     for row, rank in enumerate(facts.ranks):

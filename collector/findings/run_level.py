@@ -50,10 +50,14 @@ def _is_chance(facts: Facts, excess: np.ndarray) -> bool:
 
 
 def _after_warm_up(excess: np.ndarray) -> np.ndarray:
-    """Without what the first few steps take longer: caches, allocators and clocks of a run that has just begun."""
+    """Without what the first few steps take longer: caches, allocators and clocks of a run that has just begun.
+
+    Of a short run nobody can tell whether its beginning is slow, or its end quick by chance.
+    """
     usual = np.flatnonzero(excess == 0)
     first = int(usual[0]) if len(usual) else 0
-    return np.where(np.arange(len(excess)) < first, 0.0, excess) if first <= WARM_UP_SHARE * len(excess) else excess
+    is_warm_up = first < max(WARM_UP_SHARE * len(excess), MIN_STEPS)
+    return np.where(np.arange(len(excess)) < first, 0.0, excess) if is_warm_up else excess
 
 
 def _describe(facts: Facts, excess: np.ndarray, outcome: Outcome) -> Finding:

@@ -632,3 +632,15 @@ def test_a_tiny_model_that_waits_for_its_only_collective_is_healthy(collective_m
 def test_a_tiny_model_whose_collective_takes_far_longer_is_not(collective_ms: float, late_ms: float) -> None:
     """9 ms for 50 KB in every step, or 12 in each fifth, have a reason."""
     assert analyze(tiny(collective_ms, late_ms=late_ms)).verdict.class_ == "communication"
+
+
+@pytest.mark.parametrize(("first", "is_told"), [(0, False), (5, True)])
+def test_a_short_run_that_begins_slowly_has_no_slow_stretch(first: int, is_told: bool) -> None:
+    """Eight of eighteen steps take 40 ms longer: at the beginning that is warming up, or the end is quick by chance."""
+    steps = jittered(uniform(2, 18, HEALTHY))
+    for own in steps:
+        for number in range(1 + first, 9 + first):
+            own[number] = [*own[number], ("forward", 40)]
+    found = {finding.cause for finding in analyze(make_trace(steps)).findings}
+
+    assert ("slow-stretch" in found) == is_told
