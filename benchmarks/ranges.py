@@ -17,7 +17,7 @@ STUB = Path(__file__).resolve().parents[1] / "tests" / "integration" / "nvtx_inj
 MEASURE = """
 import json, time
 import nvtx
-from tlkit.timeline import recorder
+from tlkit.timeline.record import recorder
 from tlkit.timeline.vocabulary import Category
 
 recorder.mark_training_thread()

@@ -57,7 +57,7 @@ def test_without_standard_output_there_is_a_status_still() -> None:
 
 SLOW_READING = """
 import sys
-from tlkit.timeline import progress
+from tlkit.timeline.commands import progress
 progress.PATIENCE_S = 0
 with progress.ProgressBar() as bar:
     for done in range(50):

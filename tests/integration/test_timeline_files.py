@@ -14,7 +14,7 @@ from tlkit.timeline.commands.conformance import check_trace_events
 from .ranks import finish_ranks, run_ranks, start_ranks
 
 _LOOP = """
-from tlkit.timeline import recorder
+from tlkit.timeline.record import recorder
 hvd.init()
 net = torch.nn.Linear(50, 50)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
