@@ -115,6 +115,8 @@ class Facts:
         """Whether ranks mostly wait for messages of each other, or for nothing that was recorded, as stages of a pipeline do."""
         if self.graph is None or self.breakdown.on_device or len(self.ranks) < 2:  # noqa: PLR2004  nobody to wait for
             return False
+        if not self.trace.meta.knows_order:  # sums of steps do not tell messages from collectives
+            return False
         graph = self.graph
         waited = (graph.wait_end_ns - graph.wait_start_ns).astype(float)
         on_operation = graph.wait_kind == ON_OPERATION

@@ -1,8 +1,11 @@
 """What each kind of trace is diagnosed as."""
 
+import gzip
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,7 +17,13 @@ from tests.fuzzing import examples
 from tests.traces import MS, Parts, make_trace, uniform
 from tlkit.collector import analyze, make_report
 from tlkit.timeline.model.trace import SPAN_COLUMNS, make_table
+from tlkit.timeline.read.open import open_trace
 from tlkit.timeline.vocabulary import Category
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(REPOSITORY / "benchmarks" / "diagnosis"))
+
+from summaries import keep_sums  # noqa: E402  needs the path above
 
 HEALTHY = {"data": 0.5, "forward": 30, "backward": 60, "wait:collective": 2, "optimizer": 3, "host": 2}
 
@@ -246,3 +255,20 @@ def test_ups_and_downs_of_other_parts_hide_no_slow_part(seed: int) -> None:
     assert (finding.cause, finding.ranks) == ("slow-optimizer", (1,))
     assert finding.evidence["pattern"] == "always"
     assert finding.evidence["mean_excess_ns"] == pytest.approx(12 * MS, rel=0.1)
+
+
+def test_sums_of_steps_are_no_pipeline(tmp_path: Path) -> None:
+    """They do not tell collectives from messages: all waits are alike, and a nanosecond decided whether they were a pipeline's."""
+    (tmp_path / "full").mkdir()
+    for shard in (REPOSITORY / "samples" / "traces" / "slow-rank").glob("*.gz"):
+        text = gzip.decompress(shard.read_bytes()).decode().replace('"runtime": "tlkit"', '"runtime": "torch"')
+        (tmp_path / "full" / shard.stem).write_text(text)
+    keep_sums(tmp_path / "full", tmp_path / "sums")
+    trace = open_trace(tmp_path / "sums")
+    # One rank's steps are a nanosecond longer than those of the other, which mean steps do not show.
+    longer = replace(trace, steps=trace.steps.assign(end_ns=trace.steps["end_ns"] + (trace.steps["rank"] == 0)))
+
+    for one in (trace, longer):
+        analysis = analyze(one)
+        assert not analysis.facts.is_pipeline
+        assert (analysis.verdict.cause, analysis.verdict.ranks) == ("slow-forward", (1,))
