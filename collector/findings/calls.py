@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from ...timeline.vocabulary import Category
-from ..facts import Facts
+from ...timeline.vocabulary import OBJECT_CALL, Category
+from ..facts import Facts, Matrix
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds, shorten
 from ..predict.change import Change, removed
@@ -77,7 +77,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     graph, operations = facts.graph, facts.graph.operations
     step = np.clip(np.searchsorted(graph.steps.end_ns.max(axis=0), operations.end_ns), 0, facts.steps.count - 1)
     gone = mine & (step % SELDOM != 0) if facts.steps.count > SELDOM else mine
-    work = {str(Category.OTHER): _code_between(facts, mine)}
+    work = {str(Category.OTHER): _without_code(facts, mine, around=caller == "object")}
     outcome = facts.outcome(Change(gone=gone, work=work))
     if outcome.gain < (MIN_OF_BUFFERS if caller == "parameters" else WORTH_RATIO / 2):
         return None
@@ -112,12 +112,23 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     )
 
 
-def _code_between(facts: Facts, mine: np.ndarray) -> np.ndarray:
-    """What is left of the loop's own code without what runs between the calls of a burst: factor, float[rank, step]."""
+def _without_code(facts: Facts, mine: np.ndarray, *, around: bool) -> np.ndarray:
+    """What is left of the loop's own code without what runs between calls, or in them beside waiting: factor, float[rank, step].
+
+    Args:
+        mine: which operations: bool[operation].
+        around: whether the calls have spans of their own (OBJECT), which hold pickling before and after the collectives, too.
+    """
+    rest = facts.part(str(Category.OTHER)).astype(float)
+    less = _between(facts, mine)
+    return removed(rest, np.maximum(less, _inside(facts, mine)) if around else less)
+
+
+def _between(facts: Facts, mine: np.ndarray) -> Matrix:
+    """Code between the calls of a burst: float[rank, step], ns."""
     assert facts.graph is not None
     graph, operations = facts.graph, facts.graph.operations
-    rest = facts.part(str(Category.OTHER)).astype(float)
-    between = np.zeros(rest.shape)
+    between = np.zeros((len(facts.ranks), facts.steps.count))
     for row in range(len(facts.ranks)):
         calls = np.flatnonzero(mine & (operations.own_end_ns[:, row] >= 0))
         order = calls[np.argsort(operations.arrival_ns[calls, row], kind="stable")]
@@ -126,4 +137,27 @@ def _code_between(facts: Facts, mine: np.ndarray) -> np.ndarray:
         inside = (gap > 0) & (gap < BURST_NS)
         step = np.clip(np.searchsorted(graph.steps.end_ns[row], end), 0, facts.steps.count - 1)
         between[row] = np.bincount(step[inside], weights=gap[inside], minlength=facts.steps.count)
-    return removed(rest, between)
+    return between
+
+
+def _inside(facts: Facts, mine: np.ndarray) -> Matrix:
+    """What calls that send objects take beside the waits for their collectives: float[rank, step], ns."""
+    assert facts.graph is not None
+    operations, spans = facts.graph.operations, facts.trace.spans
+    spans = facts.in_steps(spans[spans["name"] == OBJECT_CALL])
+    inside = np.zeros((len(facts.ranks), facts.steps.count))
+    for row, rank in enumerate(facts.ranks):
+        calls = spans[spans["rank"] == rank].sort_values("start_ns")
+        starts, lengths = calls["start_ns"].to_numpy(), calls["dur_ns"].to_numpy()
+        own = mine & (operations.own_end_ns[:, row] >= 0)
+        asked, ended = operations.arrival_ns[own, row], operations.own_end_ns[own, row]
+        call = np.searchsorted(starts, asked, side="right") - 1
+        within = (
+            (call >= 0) & (asked < (starts + lengths)[np.maximum(call, 0)])
+            if len(starts)
+            else np.zeros(len(asked), bool)
+        )
+        waited = np.bincount(call[within], weights=(ended - asked)[within], minlength=len(starts))
+        step = np.clip(np.searchsorted(facts.steps.end_ns[row], starts), 0, facts.steps.count - 1)
+        inside[row] = np.bincount(step, weights=np.maximum(lengths - waited, 0), minlength=facts.steps.count)
+    return inside

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from ...timeline.record import recorder
-from ...timeline.vocabulary import MEMCPY_OUT, Category, LaneKind
+from ...timeline.vocabulary import MEMCPY_OUT, OBJECT_CALL, Category, LaneKind
 from ..core.calls import GRADIENT, current_of_torch, handing_on
 from .collective_spans import Message, UnderWay, begin, forget, groups, here, reduction
 from .model import at_backward_end
@@ -52,6 +52,15 @@ _FUNCTIONS: Final = {
 }
 #: Functions by which torch.distributed sends objects around; it calls them without looking them up in its package.
 _OF_OBJECTS: Final = ("all_gather", "broadcast", "gather", "scatter")
+#: And those functions.
+_OBJECT_FUNCTIONS: Final = (
+    "all_gather_object",
+    "broadcast_object_list",
+    "gather_object",
+    "recv_object_list",
+    "scatter_object_list",
+    "send_object_list",
+)
 #: These wait for their work in C++.
 _WAIT_INSIDE: Final = frozenset({"_broadcast_coalesced"})
 
@@ -68,6 +77,9 @@ def install() -> None:
             _patches.replace(dist, name, recorded)
             if name in _OF_OBJECTS and getattr(inside, name, None) is original:
                 _patches.replace(inside, name, recorded)
+    for name in _OBJECT_FUNCTIONS:
+        if hasattr(dist, name):
+            _patches.replace(dist, name, _recorded_objects(getattr(dist, name)))
     _patches.replace(dist.Work, "wait", _recorded_wait(dist.Work.wait))
     _patches.replace(
         DistributedDataParallel, "register_comm_hook", _with_end(DistributedDataParallel.register_comm_hook)
@@ -130,6 +142,17 @@ def _recorded(original: Any, kind: str, payload: str | int | None, *, waits: boo
         return work
 
     return recorded_collective
+
+
+def _recorded_objects(original: Any) -> Any:
+    """With a span around all of it: what is not spent in its collectives goes to pickling."""
+
+    @wraps(original)
+    def recorded_object_call(*args: Any, **kwargs: Any) -> Any:
+        with recorder.span(Category.OTHER, OBJECT_CALL):
+            return original(*args, **kwargs)
+
+    return recorded_object_call
 
 
 def remember(work: Any, under_way: Sequence[UnderWay]) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ...timeline.record import recorder
+from ...timeline.vocabulary import OBJECT_CALL, Category
 from ..core.calls import calling
 from ..core.process_sets import ProcessSet, global_process_set
 from . import priming
@@ -72,26 +74,26 @@ def broadcast_object(
     name = name or "object"
     is_root = global_process_set.rank() == root_rank
     payload = torch.empty(0, dtype=torch.uint8, device="cpu")
-    if is_root:
-        payload = _sealed(obj)
-    length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
-    with calling("object"):
+    with recorder.span(Category.OTHER, OBJECT_CALL), calling("object"):
+        if is_root:
+            payload = _sealed(obj)
+        length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
         synchronize(broadcast_async_(length, root_rank, f"{name}.sz", process_set))
         if not is_root:
             payload = torch.empty(int(length.item()), dtype=torch.uint8, device="cpu")
         synchronize(broadcast_async_(payload, root_rank, f"{name}.t", process_set))
-    return obj if is_root else _opened(payload)
+        return obj if is_root else _opened(payload)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Every rank's object, in rank order.  The ranks of a job trust each other: they travel as pickles."""
     name = name or "object"
-    payload = _sealed(obj)
-    length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
-    with calling("object"):
+    with recorder.span(Category.OTHER, OBJECT_CALL), calling("object"):
+        payload = _sealed(obj)
+        length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
         sizes = synchronize(allgather_async(length, f"{name}.sz", process_set)).tolist()
         gathered = synchronize(allgather_async(payload, f"{name}.t", process_set))
-    return [_opened(piece) for piece in gathered.split(sizes)]
+        return [_opened(piece) for piece in gathered.split(sizes)]
 
 
 def _sealed(obj: Any) -> torch.Tensor:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tlkit.timeline import open_trace
 from tlkit.timeline.model.trace import Trace
 
@@ -40,6 +42,17 @@ def assert_waits_join(trace: Trace) -> None:
         for wait in waits:
             row = mine.loc[wait["process_set"], wait["seq"]]
             assert (row["caller"], row["where"]) == ("user", wait["where"])
+
+
+def object_calls(trace: Trace, rank: int) -> int:
+    """How many spans say that an object was sent; each holds the two collectives that carried it."""
+    spans = trace.spans[(trace.spans["rank"] == rank) & (trace.spans["name"] == "OBJECT")].sort_values("start_ns")
+    starts, ends = spans["start_ns"].to_numpy(), (spans["start_ns"] + spans["dur_ns"]).to_numpy()
+    carried = trace.collectives[(trace.collectives["rank"] == rank) & (trace.collectives["caller"] == "object")]
+    call = starts.searchsorted(carried["submitted_ns"].to_numpy(), side="right") - 1
+    assert (carried["submitted_ns"].to_numpy() < ends[call]).all()
+    assert set(np.bincount(call)[np.bincount(call) > 0]) == {2}
+    return len(spans)
 
 
 def test_calls_of_horovod_s_api_carry_who_called(tmp_path: Path) -> None:
@@ -79,6 +92,7 @@ hvd.shutdown()
             ("broadcast", "object", 1): 2 * STEPS,
             ("barrier", "barrier", 1): STEPS,
         }
+        assert object_calls(trace, rank) == STEPS + 1  # and the optimizer's state
     tensors = trace.tensors.assign(name=trace.tensors["name"].astype(str)).drop_duplicates(["name", "caller"])
     caller_of = dict(zip(tensors["name"], tensors["caller"], strict=True))
     assert len(tensors) == len(caller_of)
@@ -139,6 +153,7 @@ for step in range({STEPS}):
             ("scatter", "user", 1): STEPS,
             ("barrier", "barrier", 1): STEPS,
         }
+        assert object_calls(trace, rank) == STEPS
     assert_waits_join(trace)
     named = [wait for wait in waits_of(trace, 0) if wait.get("caller") == "gradient"]
     assert {wait["name"] for wait in named} == {"ALLREDUCE"}

@@ -11,7 +11,8 @@ from tlkit.collector.analysis import measure
 from tlkit.collector.facts import Facts
 from tlkit.collector.findings.calls import BlockingCalls
 from tlkit.collector.model.steps import find_steps
-from tlkit.timeline.model.trace import COLLECTIVE_COLUMNS, Trace, make_table
+from tlkit.timeline.model.trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, Trace, make_table
+from tlkit.timeline.vocabulary import OBJECT_CALL, SYNCHRONIZE
 
 #: Three calls of 5 ms each after the optimizer; the first collective of a step is the gradients'.
 STEP: Parts = [
@@ -41,6 +42,24 @@ def with_calls(caller: str, where: str, *, blocking: int = 1, count: int = 30, r
         "blocking": np.where(called, blocking, 0),
     }
     return replace(trace, collectives=make_table(COLLECTIVE_COLUMNS, columns))
+
+
+def with_object_spans(trace: Trace, before: int, after: int) -> Trace:
+    """Around the calls of each step a span of the helper, which pickles for so long before them and reads for so long after (ns)."""
+    spans = trace.spans
+    waits = spans[(spans["name"] == SYNCHRONIZE)]
+    rows = []
+    for rank in trace.meta.ranks:
+        mine = waits[waits["rank"] == rank]
+        starts, ends = mine["start_ns"].to_numpy(), (mine["start_ns"] + mine["dur_ns"]).to_numpy()
+        first, last = starts[1 :: CALLS + 1], ends[CALLS :: CALLS + 1]
+        rows += [
+            (rank, "compute", "compute", "other", OBJECT_CALL, start - before, end + after - start + before, -1)
+            for start, end in zip(first, last, strict=True)
+        ]
+    made = {name: np.array(values) for name, values in zip(SPAN_COLUMNS, zip(*rows, strict=True), strict=True)}
+    columns = {name: np.concatenate((spans[name].to_numpy(), made[name])) for name in SPAN_COLUMNS}
+    return replace(trace, spans=make_table(SPAN_COLUMNS, columns))
 
 
 def facts_of(trace: Trace) -> Facts:
@@ -118,3 +137,23 @@ def test_several_callers_have_a_finding_each() -> None:
 def test_broadcasts_of_buffers_that_cost_little_are_not_named() -> None:
     """Broadcasts of 15 of 112.5 ms belong to a healthy run of DDP."""
     assert not BlockingCalls().find(facts_of(with_calls("parameters", "train.py:12")))
+
+
+def test_pickling_before_and_after_the_collectives_goes_with_them() -> None:
+    """40 ms of the loop's own code before and 20 after: they are the helper's, which its span tells."""
+    trace = with_calls("object", "train.py:7")
+    slow: list[Parts] = [[*STEP[:5], ("host", 40), *STEP[5:-1], ("host", 22)] for _ in range(30)]
+    made = make_trace([slow, slow], nbytes=1000, tensors_per_collective=1)
+    bare = replace(
+        made,
+        collectives=made.collectives.assign(
+            **{name: trace.collectives[name] for name in ("caller", "where", "blocking")}
+        ),
+    )
+    (without,), (found,) = (
+        BlockingCalls().find(facts_of(one)) for one in (bare, with_object_spans(bare, before=40 * MS, after=20 * MS))
+    )
+
+    step_ms = sum(ms for _, ms in slow[0])
+    assert without.predicted_gain == pytest.approx(15 / step_ms, abs=0.02)
+    assert found.predicted_gain == pytest.approx(75 / step_ms, abs=0.02)
