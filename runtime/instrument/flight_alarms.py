@@ -107,8 +107,7 @@ class StoreAlarms:
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        ended = False
-        while not ended:
+        while True:
             self._wake.wait(self._look_s)
             self._wake.clear()
             ended = self._ended
@@ -117,11 +116,17 @@ class StoreAlarms:
                     self._check()
                 self._hear()
                 while self._waiting:
-                    self._tell(*self._waiting.popleft())
+                    self._tell(*self._waiting[0])
+                    # Not before: what the store has not taken is told without it.
+                    self._waiting.popleft()
             except RuntimeError as error:
                 # The process that keeps the store may end before this one, as ranks do at the end.
                 _log.debug("alarms of other ranks cannot be heard any more: %s", error)
-                self._store = None
+                if self._store is not None:
+                    self._store = None
+                    self._wake.set()
+            if ended and not self._waiting:
+                return
 
     def _hear(self) -> None:
         if self._store is None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 # torch.distributed hands them on without exporting them, which type checkers refuse.
 from torch._C._distributed_c10d import FileStore, PrefixStore
 
@@ -83,6 +85,33 @@ def test_without_the_store_a_rank_sets_aside_its_own() -> None:
     alarms.stop()
 
     assert heard == [("001-call", "why")]
+
+
+class _Dying:
+    """A store whose process ends when it is to be told something."""
+
+    def clone(self) -> "_Dying":
+        return self
+
+    def add(self, key: str, amount: int) -> int:
+        if amount:
+            raise RuntimeError("Broken pipe")
+        return 0
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_alarm_is_not_lost_with_the_store(ends: bool) -> None:
+    """The rank sets aside its own at once, also if it ends in that moment."""
+    heard: list[tuple[str, str]] = []
+    alarms = StoreAlarms(_Dying(), lambda *alarm: heard.append(alarm), lambda: None, look_s=1e6)
+    alarms.add("call", "why")
+    alarms.add("signal", "SIGUSR2 came")
+    if ends:
+        alarms.stop()
+    assert waited_for(lambda: len(heard) == 2)
+    alarms.stop()
+
+    assert heard == [("001-call", "why"), ("002-signal", "SIGUSR2 came")]
 
 
 def test_a_step_that_does_not_end_is_noticed_once() -> None:
