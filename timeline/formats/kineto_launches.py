@@ -45,14 +45,12 @@ def find_launches(
         position = np.minimum(np.searchsorted(keys, correlation[device]), len(keys) - 1)
         found = keys[position] == correlation[device]
         caller[device[found]] = calls[position[found]]
-    known = caller >= 0
-    threads = events.thread[rows].astype(np.int64) << 32 | events.process[rows]
-    return Launches(
-        caller=caller,
-        correlation=correlation,
-        times=np.where(known, starts[caller], -1),
-        threads=np.where(known, threads[caller], -1),
-    )
+    times, threads = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
+    known = np.flatnonzero(caller >= 0)
+    of_known = caller[known]
+    times[known] = starts[of_known]
+    threads[known] = events.thread[rows[of_known]].astype(np.int64) << 32 | events.process[rows[of_known]]
+    return Launches(caller=caller, correlation=correlation, times=times, threads=threads)
 
 
 def launched_by_backward(
