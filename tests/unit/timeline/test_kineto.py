@@ -8,10 +8,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tlkit.timeline import open_trace
 from tlkit.timeline.errors import TraceError
+from tlkit.timeline.formats.kineto import count_different
 from tlkit.timeline.formats.kineto_tables import kind_of
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
@@ -132,3 +134,9 @@ def test_a_job_without_communication_is_told(tmp_path: Path) -> None:
 def test_kinds_are_told_by_name(name: str, kind: str) -> None:
     """Kernels of old and new NCCL, and calls."""
     assert kind_of(name) == kind
+
+
+@pytest.mark.parametrize("numbers", [[4, 2, 4, 3], [1, 10**12, 1]], ids=["dense", "sparse"])
+def test_different_numbers_are_counted(numbers: list[int]) -> None:
+    """By marks where they lie close together, else by sorting."""
+    assert count_different(np.array(numbers), min(numbers), max(numbers)) == len(set(numbers))
