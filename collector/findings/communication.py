@@ -187,8 +187,9 @@ def _bandwidth(
     nbytes = float(large["nbytes"].sum())
     algbw = nbytes / max(float(large["transfer_ns"].sum()), 1.0)
     on_processor = not large["algorithm"].astype(str).str.contains("nccl|rccl", case=False).any()
-    compress = not on_processor or algbw < WORTH_COMPRESSING_GBPS
     wide = float(large["dtype"].isin(["float32", "float64"]).mean())
+    is_narrow = wide < HALF
+    compress = not is_narrow and (not on_processor or algbw < WORTH_COMPRESSING_GBPS)
     outcome = _fewer_bytes(facts, share, HALF * (wide if compress else 1.0))
     biggest = _biggest_tensor(facts)
     who = f" The largest tensor is {biggest[0]} with {biggest[1] / 1e6:.1f} MB." if biggest else ""
@@ -203,8 +204,12 @@ def _bandwidth(
         f"Send half the bytes: {fp16}; or fewer: accumulate gradients "
         f"with {accumulation(facts)}, and look for a faster transport or link."
         if compress
-        else f"Reduce gradients half as often: {less_often}, which doubles the effective "
-        "batch; at this speed fp16 compression would cost a processor more time than it saves."
+        else f"Reduce gradients half as often: {less_often}, which doubles the effective batch; "
+        + (
+            "they are in half precision already. Look for a faster transport or link."
+            if is_narrow
+            else "at this speed fp16 compression would cost a processor more time than it saves."
+        )
     )
     if is_of_strategy(facts):
         remedy = advise(facts, Advice.FEWER_BYTES)

@@ -498,6 +498,18 @@ def test_what_ranks_lack_while_no_bytes_move_is_no_contention() -> None:
     assert contention.mean() == pytest.approx(3 * MS, rel=0.05)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bytes_cost_the_same_whether_they_can_be_halved_or_not(dtype: str) -> None:
+    """Gradients in half precision cannot be made narrower, but reduced half as often."""
+    trace = make_trace(jittered(uniform(2, 30, HEALTHY | {"wait:collective": 60})), nbytes=10_000_000)
+    trace = replace(trace, collectives=trace.collectives.assign(dtype=pd.Categorical([dtype] * len(trace.collectives))))
+    found = best(analyze(trace), "bandwidth-bound")
+
+    assert found.predicted_gain == pytest.approx(30 / 155, abs=0.03)
+    assert ("half the bytes" in found.remedy) == (dtype == "float32")
+    assert ("half as often" in found.remedy) == (dtype == "bfloat16")
+
+
 def test_sizes_that_a_profile_does_not_tell_are_asked_for() -> None:
     """The cost is known, the cure is not."""
     verdict = analyze(make_trace(jittered(uniform(2, 30, HEALTHY | {"wait:collective": 40})), nbytes=-1)).verdict
