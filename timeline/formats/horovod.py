@@ -52,7 +52,7 @@ _RANK: Final = re.compile(r"[0-9]{1,7}\Z")
 _TEXTS_A_ROW: Final = 4
 _TEXTS_A_NAME: Final = 3
 #: Horovod nests activities two deep; what is nested deeper than this has no ends.
-_MAX_NESTED: Final = 8
+_MAX_NESTED: Final = 4
 
 
 def sniff(head: bytes) -> bool:
