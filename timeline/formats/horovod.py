@@ -26,25 +26,16 @@ from ..read.json_events import MAX_US, Event, args_of, iterate_events, nanosecon
 from ..read.source import Source
 from ..scanning import check_proportion
 from ..vocabulary import (
-    COLLECTIVE_KINDS,
     CYCLE_START,
-    DTYPE_NBYTES,
     NEGOTIATE_PREFIX,
     Category,
     LaneKind,
 )
 from .base import Progress
+from .horovod_activities import TOP_LEVEL, category_of, nbytes_of
 from .horovod_tables import Batch, Operations, cycles_table
 
 NAME: Final = "horovod"
-
-_TOP_LEVEL: Final = {kind.upper(): kind for kind in COLLECTIVE_KINDS}
-_QUEUES: Final = {"QUEUE", "WAIT_FOR_DATA", "WAIT_FOR_OTHER_TENSOR_DATA"}
-_COPIES: Final = ("MEMCPY_", "INIT_FUSION_BUFFER", "ALLOCATE_", "COPY_ALLGATHER_OUTPUT")
-#: Larger sizes are damage.
-_MAX_NBYTES: Final = 2**60
-_TRANSPORTS: Final = ("GLOO", "NCCL", "MPI", "CCL", "DDL")
-
 
 #: A tick is named after its rank; longer numbers are none (`MAX_RANKS`).
 _RANK: Final = re.compile(r"[0-9]{1,7}\Z")
@@ -77,33 +68,6 @@ class _Row:
     start_ns: int = -1
     end_ns: int = -1
     nbytes: int = -1
-
-
-def _category(name: str) -> Category:
-    if name.startswith(NEGOTIATE_PREFIX):
-        return Category.NEGOTIATE
-    if name in _QUEUES:
-        return Category.QUEUE
-    if name.startswith(_COPIES):
-        return Category.FUSION
-    if name in _TOP_LEVEL or name.startswith(tuple(f"{prefix}_" for prefix in _TRANSPORTS)):
-        return Category.COLLECTIVE
-    return Category.OTHER
-
-
-def _nbytes(dtype: object, shape: object) -> int:
-    """Bytes of a tensor described as Horovod does, `float32` and `[2, 3]`; -1 if that cannot be read."""
-    size = DTYPE_NBYTES.get(str(dtype))
-    text = str(shape).strip()
-    if size is None or not (text.startswith("[") and text.endswith("]")):
-        return -1
-    for part in text[1:-1].split(","):
-        if part.strip():
-            try:
-                size *= int(part)
-            except ValueError:
-                return -1
-    return size if abs(size) < _MAX_NBYTES else -1
 
 
 class _Reader:
@@ -168,13 +132,13 @@ class _Reader:
         end = make_end(
             is_closed=None,
             open_spans=[
-                OpenSpan(lane=row.name, category=str(_category(name)), name=name, start_ns=start_ns)
+                OpenSpan(lane=row.name, category=str(category_of(name)), name=name, start_ns=start_ns)
                 for start_ns, _, row, name in reversed(latest)
             ],
             open_tensors=[
                 OpenTensor(
                     name=row.name,
-                    kind=_TOP_LEVEL.get(name.removeprefix(NEGOTIATE_PREFIX), ""),
+                    kind=TOP_LEVEL.get(name.removeprefix(NEGOTIATE_PREFIX), ""),
                     submitted_ns=start_ns,
                     is_negotiated=False,
                     asked_by=tuple(sorted(set(row.ticks[::2] if row.ticks else ()))),
@@ -233,7 +197,7 @@ class _Reader:
         """The one copy of an activity's name, and its category."""
         known = self._categories.get(name)
         if known is None:
-            known = self._categories[name] = (name, _category(name))
+            known = self._categories[name] = (name, category_of(name))
         return known
 
     def _stop_filling(self) -> None:
@@ -245,7 +209,7 @@ class _Reader:
     def _begin(self, event: Event) -> None:
         at_ns, row = self._at(event), self._row(event)
         name = self._known(event.name)[0]
-        is_top_level = name in _TOP_LEVEL or name == "ERROR"
+        is_top_level = name in TOP_LEVEL or name == "ERROR"
         if row.stack and (is_top_level or name.startswith(NEGOTIATE_PREFIX) or len(row.stack) >= _MAX_NESTED):
             # These begin on an empty row: an end is missing, and must not put all that follows out of step.
             self._close(row, at_ns)
@@ -253,9 +217,9 @@ class _Reader:
             self._finish(row)
             # A batch is a run of beginnings of one kind with nothing in between.
             batch = self._filling
-            if batch is None or batch.kind != _TOP_LEVEL.get(name, ""):
+            if batch is None or batch.kind != TOP_LEVEL.get(name, ""):
                 self._stop_filling()
-                batch = self._filling = Batch(self._batches, _TOP_LEVEL.get(name, ""), failed=name == "ERROR")
+                batch = self._filling = Batch(self._batches, TOP_LEVEL.get(name, ""), failed=name == "ERROR")
                 self._batches += not batch.failed
             batch.begun += 1
             row.batch, row.start_ns, row.end_ns = batch, at_ns, -1
@@ -287,7 +251,7 @@ class _Reader:
         args = args_of(event)
         row.end_ns = at_ns
         if "dtype" in args:
-            row.nbytes = _nbytes(args["dtype"], args.get("shape"))
+            row.nbytes = nbytes_of(args["dtype"], args.get("shape"))
             batch.dtype = self._known(str(args["dtype"]))[0]
         self._finish(row)
 
