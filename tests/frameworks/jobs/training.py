@@ -1,5 +1,7 @@
 """Training with the tape of horovod.tensorflow: after 20 steps the parameters are those of one process with the whole batch."""
 
+import time
+
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
@@ -154,6 +156,34 @@ def small_groups():
     assert grouped(8) == [[4, 5, 6, 7], [0, 1, 2, 3]]
     assert grouped(3) == [[0, 1, 2, 3, 4, 5, 6, 7]]
     assert grouped([chosen[1:3], chosen[5:6]]) == [[5], [1, 2], [0, 3, 4, 6, 7]]
+
+
+def groups_in_any_order():
+    """Which group's gradients are there first differs between the ranks, in the first step, too."""
+    variables = [tf.Variable(tf.zeros([5])), tf.Variable(tf.zeros([9]))]
+
+    def late(x, is_late):
+        @tf.custom_gradient
+        def same(x):
+            def gradient(dy):
+                waited = tf.numpy_function(lambda value: (time.sleep(0.5 * is_late), value)[1], [dy], dy.dtype)
+                return tf.ensure_shape(waited, dy.shape)
+
+            return tf.identity(x), gradient
+
+        return same(x)
+
+    @tf.function
+    def reduce():
+        with tf.GradientTape() as tape:
+            loss = tf.add_n(
+                [tf.reduce_sum(late(v, rank % 2 == place) * (place + rank + 1.0)) for place, v in enumerate(variables)]
+            )
+        return hvd.DistributedGradientTape(tape, groups=[[v] for v in variables]).gradient(loss, variables)
+
+    for _ in range(2):
+        for place, found in enumerate(reduce()):
+            np.testing.assert_allclose(found, np.full(found.shape, place + (size + 1) / 2))
 
 
 def a_group_that_fails():
@@ -365,6 +395,7 @@ make_checks(
             in_groups,
             many_kinds_of_gradients,
             small_groups,
+            groups_in_any_order,
             a_group_that_fails,
             predivided,
             in_a_process_set,
