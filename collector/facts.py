@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ..timeline.model.trace import Trace, TraceMeta
+from .model.arrays import Floats, Integers, IntMatrix, Matrix
 from .model.breakdown import IDLE, Breakdown
 from .model.cpu_time import CpuTime
 from .model.device import Device, find_device
@@ -15,9 +16,6 @@ from .model.steps import Steps
 from .predict.change import Change, removed
 from .predict.gain import gain_of
 from .predict.replay import Replay
-
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
-Row = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def shares_clock(meta: TraceMeta) -> bool:
@@ -30,7 +28,7 @@ class Outcome:
     """What a change would do to the steps."""
 
     change: Change
-    saved_ns: Row
+    saved_ns: Floats
     """How much shorter each step of the job becomes: float[step]."""
     gain: float
     """Share of the mean step that goes."""
@@ -91,12 +89,12 @@ class Facts:
             raise ValueError("this trace cannot be replayed")
         return self.outcome_of(self.replay.saved_ns(change), change)
 
-    def outcome_of(self, saved_ns: Row, change: Change) -> Outcome:
+    def outcome_of(self, saved_ns: Floats, change: Change) -> Outcome:
         """What it means to save so much in each step."""
         gain, interval = gain_of(saved_ns, self.steps.job_ns.astype(float))
         return Outcome(change=change, saved_ns=saved_ns, gain=gain, interval=interval)
 
-    def part(self, name: str) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def part(self, name: str) -> IntMatrix:
         """A part of the breakdown: int64[rank, step]."""
         return self.breakdown.parts_ns[name]
 
@@ -105,9 +103,9 @@ class Facts:
         return Change(work={part: removed(self.part(part).astype(float), less_ns)})
 
     @property
-    def critical_row(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def critical_row(self) -> Integers:
         """For each step the row of the rank whose own work takes longest."""
-        rows: np.ndarray[tuple[int], np.dtype[np.int64]] = np.argmax(self.breakdown.own_work_ns, axis=0)
+        rows: Integers = np.argmax(self.breakdown.own_work_ns, axis=0)
         return rows
 
     @cached_property
@@ -128,10 +126,10 @@ class Facts:
         messages = float(waited[is_message].sum()) + unexplained
         return messages > float(waited[on_operation & ~is_message].sum())
 
-    def on_critical_rank(self, name: str) -> Row:
+    def on_critical_rank(self, name: str) -> Floats:
         """A part of the breakdown on the critical rank of each step (ns)."""
         part = self.part(name)
-        picked: Row = part[self.critical_row, np.arange(part.shape[1])].astype(float)
+        picked: Floats = part[self.critical_row, np.arange(part.shape[1])].astype(float)
         return picked
 
     def in_steps(self, table: pd.DataFrame) -> pd.DataFrame:

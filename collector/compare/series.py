@@ -19,8 +19,9 @@ from typing import Final
 
 import numpy as np
 
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-Resamples = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+from ..model.arrays import Floats, Integers, Matrix
+
+Resamples = Matrix
 
 STATISTICS: Final = ("mean", "median", "p95")
 #: How often each may be wrong for equal runs, both directions together: five in a hundred in all, most of them for the mean.
@@ -147,7 +148,7 @@ def _split(sample: Sample) -> _Split:
     return _Split(base, planned[planned > 0])
 
 
-def _are_regular(positions: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> bool:
+def _are_regular(positions: Integers, count: int) -> bool:
     """Whether stalls are spaced more evenly than chance would put them.
 
     Args:

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import OBJECT_CALL, Category
-from ..facts import Facts, Matrix
+from ..facts import Facts
+from ..model.arrays import Matrix
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds, shorten
 from ..predict.change import Change, removed

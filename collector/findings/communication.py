@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import Category
-from ..facts import Facts, Outcome, Row
+from ..facts import Facts, Outcome
+from ..model.arrays import Floats
 from ..model.breakdown import IDLE
 from ..model.words import milliseconds, shorten
 from ..predict.change import ByOperation, Change
@@ -48,15 +49,17 @@ class ExposedCommunication:
         return findings
 
 
-def _asking(facts: Facts) -> Row:
+def _asking(facts: Facts) -> Floats:
     """Time in which the critical rank waits for agreement or for its turn."""
-    asking: Row = np.sum([facts.on_critical_rank(str(part)) for part in (Category.NEGOTIATE, Category.QUEUE)], axis=0)
+    asking: Floats = np.sum(
+        [facts.on_critical_rank(str(part)) for part in (Category.NEGOTIATE, Category.QUEUE)], axis=0
+    )
     if not facts.breakdown.on_device:
         asking = asking + facts.on_critical_rank(IDLE)
     return asking
 
 
-def _moving_bytes(facts: Facts, moving_ns: Row) -> list[Finding]:
+def _moving_bytes(facts: Facts, moving_ns: Floats) -> list[Finding]:
     """Divide what communication costs into what goes with its number and what goes with its bytes."""
     table = facts.in_steps(facts.collectives)
     table = table[(table["kind"] != "barrier") & ~is_called_by_user(table)]
@@ -92,7 +95,7 @@ def _scaled(facts: Facts, latency: ByOperation, transfer: ByOperation, *, conten
     )
 
 
-def _of_unknown_size(facts: Facts, moving_ns: Row, table: pd.DataFrame, evidence: dict[str, Any]) -> Finding:
+def _of_unknown_size(facts: Facts, moving_ns: Floats, table: pd.DataFrame, evidence: dict[str, Any]) -> Finding:
     """A profile without shapes: what it costs is known, and not what would help most."""
     outcome = facts.outcome(_scaled(facts, HALF, HALF, contention=HALF))
     return Finding(
@@ -117,7 +120,7 @@ def _of_unknown_size(facts: Facts, moving_ns: Row, table: pd.DataFrame, evidence
     )
 
 
-def _latency(facts: Facts, moving_ns: Row, small: pd.DataFrame, all_ns: float, evidence: dict[str, Any]) -> Finding:
+def _latency(facts: Facts, moving_ns: Floats, small: pd.DataFrame, all_ns: float, evidence: dict[str, Any]) -> Finding:
     """Many small collectives: each costs the same whether it carries a tensor or a hundred."""
     count = len(small) / (facts.steps.count * max(len(facts.ranks), 1))
     latency_ns = float(small["transfer_ns"].median())
@@ -180,7 +183,7 @@ def _fuse_more(threshold: int, *, alone: bool) -> str:
 
 
 def _bandwidth(
-    facts: Facts, moving_ns: Row, large: pd.DataFrame, all_ns: float, evidence: dict[str, Any]
+    facts: Facts, moving_ns: Floats, large: pd.DataFrame, all_ns: float, evidence: dict[str, Any]
 ) -> list[Finding]:
     """Large collectives: the time goes with the bytes."""
     share = float(large["dur_ns"].sum() + large["copy_ns"].sum()) / all_ns
@@ -233,7 +236,7 @@ def _bandwidth(
     ]
 
 
-def _cost(facts: Facts, moving_ns: Row) -> str:
+def _cost(facts: Facts, moving_ns: Floats) -> str:
     """What communication costs, as far as the trace can tell."""
     share = f"{milliseconds(float(moving_ns.mean()))} of each {milliseconds(facts.mean_step_ns)} step"
     contention_ns = float(facts.contention_ns.max(axis=0).mean())
@@ -251,7 +254,7 @@ def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:
     return shorten(str(tensors["name"].iloc[position])), float(tensors["nbytes"].iloc[position])
 
 
-def _negotiation(facts: Facts, asking_ns: Row) -> list[Finding]:
+def _negotiation(facts: Facts, asking_ns: Floats) -> list[Finding]:
     """Even the slowest rank waits for the coordinator, or for its turn."""
     step_ns = facts.mean_step_ns
     assert facts.replay is not None

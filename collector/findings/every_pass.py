@@ -7,6 +7,7 @@ import numpy as np
 
 from ...timeline.vocabulary import BACKWARD, Category, LaneKind
 from ..facts import Facts
+from ..model.arrays import Integers
 from ..model.words import milliseconds
 from ..predict.change import Change
 from .base import WORTH_RATIO, Finding
@@ -18,7 +19,7 @@ ALIKE: Final = 0.02
 #: In so many of the steps every pass reduces as much as the last one.
 NEARLY_ALL: Final = 0.8
 
-Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+Rows = Integers
 
 
 class ReducedInEveryPass:

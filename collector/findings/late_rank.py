@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..facts import Facts
+from ..model.arrays import Mask, Matrix
 from ..model.communication_only import OnlyCommunication, look_at_communication, shows_training, step_of
 from ..model.pattern import find_pattern
 from ..model.peers import find_excess
@@ -44,7 +45,7 @@ MIN_STEPS: Final = 12
 ENOUGH_STEPS: Final = 20
 MIN_LATE_OF_FEW: Final = 2
 
-Lateness = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+Lateness = Matrix
 
 
 class LateRank:
@@ -108,7 +109,7 @@ class LateSteps:
         ]
 
 
-def _last_in(facts: Facts, is_late: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:
+def _last_in(facts: Facts, is_late: Mask) -> int | None:
     """The rank that asks last in most of these steps, if ticks tell."""
     late = lateness_by_rank(facts)
     if late is None:

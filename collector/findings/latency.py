@@ -7,14 +7,13 @@ import numpy as np
 import pandas as pd
 
 from ..facts import Facts
+from ..model.arrays import Floats
 from ..model.words import milliseconds
 from ..predict.change import Change
 from ..predict.serial import WAITING_CALLERS
 from .base import WORTH_RATIO, Finding
 from .callers import called_by_user
 from .transport import is_one_host, is_slow_link, lacks_cores
-
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 #: A collective of no bytes takes less than this on networks of today, and between the processes of a host.
 GOOD_NS: Final = 0.5e6

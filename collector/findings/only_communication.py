@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from ..facts import Facts
+from ..model.arrays import Floats
 from ..model.communication_only import OnlyCommunication, look_at_communication, shows_training
 from ..model.words import milliseconds, shorten
-from ..predict.serial import Floats, Serial, one_after_another
+from ..predict.serial import Serial, one_after_another
 from .base import OF_MODEL, Finding
 from .late_rank import MAX_CONFIDENCE
 from .latency import GOOD_NS, MIN_NS, MIN_SHARE, messages_take_long, of_gradients_ns

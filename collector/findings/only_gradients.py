@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 
 from ..facts import Facts
+from ..model.arrays import Floats
 from ..model.bandwidth import bus_factor
 from ..model.communication_only import OnlyCommunication
 from ..model.words import milliseconds, shorten
-from ..predict.serial import Floats, Serial
+from ..predict.serial import Serial
 from .base import OF_MODEL, WORTH_RATIO, Finding
 from .gradients import OVERSIZE_NBYTES, OVERSIZE_SHARE, largest_of
 from .late_gradients import LATE_BYTES_SHARE, LATE_NBYTES, LATE_SHARE

@@ -9,6 +9,7 @@ import pandas as pd
 from ...timeline.model.trace import by_rank
 from ...timeline.vocabulary import GPU_CLOCK, GPU_REASON, GPU_THROTTLED, LaneKind
 from ..facts import Facts
+from ..model.arrays import Mask
 from ..model.cpu_time import METERED
 from ..model.intervals import of_spans, total_within
 
@@ -19,8 +20,6 @@ MORE_INPUT_RATIO: Final = 1.04
 
 #: A clock this much lower than the others' is throttled.
 THROTTLED_RATIO: Final = 0.9
-
-Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
+from ..model.arrays import Matrix
 from ..model.breakdown import EXPOSED, IDLE, PARTS
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds, name_ranks
@@ -35,8 +36,6 @@ LASTING: Final = 0.8
 #: The lower end of a gain's interval has to be above this: one chance step gains as much.
 MIN_CERTAIN: Final = 0.02
 MAX_CONFIDENCE: Final = 0.4
-
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,10 @@ import pandas as pd
 
 from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
+from .arrays import IntMatrix
 from .device_breakdown import assign_device
 from .intervals import EMPTY, Intervals, intersect, of_spans, subtract, total_within, union
 from .steps import Steps
-
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 IDLE: Final = "idle"
 
@@ -58,9 +57,9 @@ class Breakdown:
     """The parts of each step of each rank; they sum to the step, without remainder."""
 
     ranks: tuple[int, ...]
-    parts_ns: dict[str, Matrix]
+    parts_ns: dict[str, IntMatrix]
     """By part (PARTS): int64[rank, step]."""
-    hidden_ns: Matrix
+    hidden_ns: IntMatrix
     """Collectives and fusion under computation: int64[rank, step]."""
     knows_compute: bool
     """Whether the trace says what the training thread, or the device, does."""
@@ -77,15 +76,15 @@ class Breakdown:
     """For each rank the moments of collectives and fusion under computation."""
 
     @property
-    def step_ns(self) -> Matrix:
+    def step_ns(self) -> IntMatrix:
         """int64[rank, step]."""
-        total: Matrix = np.sum(list(self.parts_ns.values()), axis=0)
+        total: IntMatrix = np.sum(list(self.parts_ns.values()), axis=0)
         return total
 
     @property
-    def own_work_ns(self) -> Matrix:
+    def own_work_ns(self) -> IntMatrix:
         """Time in which the rank itself works, rather than waits for communication: int64[rank, step]."""
-        waiting: Matrix = np.sum([self.parts_ns[part] for part in EXPOSED], axis=0)
+        waiting: IntMatrix = np.sum([self.parts_ns[part] for part in EXPOSED], axis=0)
         return self.step_ns - waiting
 
 

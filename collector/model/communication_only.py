@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import CYCLE_COUNTER, Category
-from ..facts import Facts, Row
+from ..facts import Facts
+from .arrays import Floats, Integers
 from .intervals import total_within, union
 
 #: Events closer than this belong to the same cycle of Horovod's background thread.
@@ -33,20 +34,20 @@ MIN_ROUNDS: Final = 5
 class OnlyCommunication:
     """Float[step], ns, for the analysed steps of the recording rank."""
 
-    step_ns: Row
-    negotiate_ns: Row
+    step_ns: Floats
+    negotiate_ns: Floats
     """Tensors wait for a rank, and nothing moves."""
-    moving_ns: Row
+    moving_ns: Floats
     """Collectives and copies."""
-    exposed_ns: Row
+    exposed_ns: Floats
     """Of `moving_ns`: after all tensors of the step had been asked for by all ranks."""
-    outside_ns: Row
+    outside_ns: Floats
     """No tensor is under way."""
-    wait_ns: Row
+    wait_ns: Floats
     """How long the step's tensors wait for the last rank: the median over the tensors."""
-    last_wait_ns: Row
+    last_wait_ns: Floats
     """The same for the last quarter of them: what computes slowly delays the last ones most."""
-    agreeing_ns: Row
+    agreeing_ns: Floats
     """From the last rank's tick to the end of the negotiation: the median over the collectives; zeros without ticks."""
     cycle_ns: float
     """Length of a cycle of the background thread, or the most that it can be; 0 if that is unknown."""
@@ -57,7 +58,7 @@ class OnlyCommunication:
         """Mean step."""
         return float(self.step_ns.mean())
 
-    def ratio(self, values_ns: Row) -> float:
+    def ratio(self, values_ns: Floats) -> float:
         """A part as a share of the steps.
 
         Args:
@@ -71,7 +72,7 @@ def shows_training(facts: Facts) -> bool:
     return not facts.steps.inferred or facts.steps.count >= MIN_ROUNDS
 
 
-def step_of(facts: Facts, times_ns: "pd.Series[int]") -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def step_of(facts: Facts, times_ns: "pd.Series[int]") -> Integers:
     """Column of the step in which each time falls, -1 for none."""
     starts, ends = facts.steps.start_ns[0], facts.steps.end_ns[0]
     times = times_ns.to_numpy()
@@ -117,7 +118,7 @@ def look_at_communication(facts: Facts) -> OnlyCommunication:
     )
 
 
-def _agreeing(facts: Facts) -> Row:
+def _agreeing(facts: Facts) -> Floats:
     """How long it takes to agree when all have asked: float[step], ns."""
     arrivals = facts.trace.arrivals
     last = arrivals.groupby(["process_set", "seq"])["arrival_ns"].max().rename("last_ns")
@@ -126,7 +127,7 @@ def _agreeing(facts: Facts) -> Row:
     delay = (table["negotiated_ns"] - table["last_ns"]).to_numpy(dtype=np.float64)
     step = step_of(facts, table["negotiated_ns"])
     medians = pd.Series(delay[step >= 0]).groupby(step[step >= 0]).median().reindex(range(facts.steps.count))
-    found: Row = medians.fillna(0.0).to_numpy(dtype=np.float64)
+    found: Floats = medians.fillna(0.0).to_numpy(dtype=np.float64)
     return found
 
 

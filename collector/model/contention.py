@@ -12,12 +12,11 @@ import pandas as pd
 
 from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import Category, LaneKind
+from .arrays import Matrix
 from .breakdown import Breakdown
 from .cpu_time import CpuTime
 from .intervals import Intervals, of_spans, total_within
 from .steps import Steps
-
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 _BACKWARD: Final = str(Category.BACKWARD)
 _FORWARD: Final = str(Category.FORWARD)

@@ -11,9 +11,8 @@ import numpy as np
 
 from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import CPU_COUNTERS, INPUT_COUNTER, PROCESS_CPU_COUNTER, STARVED_COUNTERS, Category
+from .arrays import IntMatrix
 from .steps import Steps
-
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 METERED: Final = (Category.DATA, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)
 
@@ -22,11 +21,11 @@ METERED: Final = (Category.DATA, Category.FORWARD, Category.BACKWARD, Category.O
 class CpuTime:
     """By phase, for each rank and analysed step: int64[rank, step], ns."""
 
-    running_ns: dict[str, Matrix]
-    starved_ns: dict[str, Matrix]
-    input_elements: Matrix
+    running_ns: dict[str, IntMatrix]
+    starved_ns: dict[str, IntMatrix]
+    input_elements: IntMatrix
     """Elements that the model was given."""
-    process_ns: Matrix
+    process_ns: IntMatrix
     """What all threads of the process have run; 0 where it was not recorded."""
     metered: frozenset[str]
     """Parts whose running time was recorded on all ranks."""

@@ -11,14 +11,13 @@ import pandas as pd
 
 from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import Category, LaneKind
+from .arrays import IntMatrix
 from .breakdown import Breakdown, break_down
 from .host_calls import Host, HostKind, read_host
 from .idle import BLOCKING_COPY, HOST_WORK, INPUT, QUEUED, REASONS, SYNCHRONISATION, divide_idle
 from .intervals import EMPTY, Intervals, intersect, normalise, of_spans, subtract, total, total_within, union
 from .kernels import Kernels, describe_kernels, is_copy
 from .steps import Steps
-
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 #: Names of operators, annotations and calls that are kept for a reason.
 MAX_NAMES: Final = 3
@@ -62,7 +61,7 @@ class Device:
     """Those of the run, or the whole recording as one."""
     breakdown: Breakdown
     """Of `steps`."""
-    idle_ns: dict[str, Matrix]
+    idle_ns: dict[str, IntMatrix]
     """By reason (idle.REASONS): int64[rank, step]; they sum to the part `idle`."""
     causes: dict[str, Cause]
     """By reason, for those that take time."""
@@ -75,7 +74,7 @@ class Device:
     """Most exposed first."""
     inside_graphs_ns: int
     """Queued time at the nodes of CUDA graphs, all ranks and steps together."""
-    overlappable_ns: Matrix
+    overlappable_ns: IntMatrix
     """Kernels of backward, or of everything where there is no backward, that hide no communication: int64[rank, step]."""
 
     @property

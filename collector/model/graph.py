@@ -21,14 +21,12 @@ from typing import Final
 import numpy as np
 
 from ...timeline.model.trace import Trace
+from .arrays import Floats, Integers, IntMatrix, Mask, Matrix
 from .breakdown import EXPOSED, IDLE, PARTS, Breakdown
 from .intervals import Intervals, Times, total_within, union
 from .loading import Loading, find_loading
 from .operations import Operations, find_operations
 from .steps import Steps
-
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 #: A wait for a collective may end so much before the collective does, by the clocks.
 CLOCK_SLACK_NS: Final = 200_000
@@ -71,17 +69,17 @@ class Graph:
     wait_hold_ns: Floats
     """How long it takes even if what it waits for is there already."""
     operations: Operations
-    arrival_segment: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    arrival_segment: IntMatrix
     """Where each member asked for each operation: segment, -1 for no member: int64[K, R]."""
-    arrival_piece: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    arrival_piece: IntMatrix
     """Pieces before that moment, counted over all ranks: int64[K, R]."""
     loading: Loading
-    end_segment: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    end_segment: IntMatrix
     """Where each step of each rank ends: int64[R, S]."""
-    end_piece: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    end_piece: IntMatrix
 
     @property
-    def waits_of_rank(self) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    def waits_of_rank(self) -> list[Integers]:
         """Rows of the waits of each rank, in order of time."""
         rank = self.segment_rank[self.wait_segment]
         return [np.flatnonzero(rank == row) for row in range(len(self.steps.ranks))]
@@ -217,14 +215,12 @@ def _ended_by(blocked: Intervals, row: int, operations: Operations) -> tuple[Tim
     return target, lag
 
 
-def _is_within(waits: Intervals, moments: Times) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _is_within(waits: Intervals, moments: Times) -> Mask:
     """Whether each moment falls into a wait."""
     if not len(waits):
         return np.zeros(len(moments), dtype=bool)
     position = np.maximum(np.searchsorted(waits[:, 0], moments, side="right") - 1, 0)
-    within: np.ndarray[tuple[int], np.dtype[np.bool_]] = (moments >= waits[position, 0]) & (
-        moments < waits[position, 1]
-    )
+    within: Mask = (moments >= waits[position, 0]) & (moments < waits[position, 1])
     return within
 
 

@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import Category, LaneKind
+from .arrays import Integers, Mask
 from .intervals import Intervals, Times, normalise
 
-Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
+Codes = Integers
 
 #: A call that returns sooner than this has only enqueued a copy, or found nothing to wait for.
 MIN_BLOCKING_NS: Final = 50_000
@@ -85,7 +86,7 @@ class Host:
     thread: Codes
     threads: tuple[str, ...]
 
-    def on(self, thread: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def on(self, thread: int) -> Mask:
         """Which spans are on a thread, by its place in `threads`; -1 for all."""
         return np.ones(len(self.starts), dtype=bool) if thread < 0 else self.thread == thread
 
@@ -95,10 +96,10 @@ class Host:
         return normalise(self.starts[chosen], self.ends[chosen])
 
     @cached_property
-    def takes_time(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def takes_time(self) -> Mask:
         """All but the short ones of the calls that may wait."""
         may_wait = self.kind <= int(HostKind.COPYING)
-        long: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~may_wait | (self.ends - self.starts >= MIN_BLOCKING_NS)
+        long: Mask = ~may_wait | (self.ends - self.starts >= MIN_BLOCKING_NS)
         return long
 
     @cached_property
@@ -131,9 +132,9 @@ class Host:
         return result
 
     @property
-    def _is_operator(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _is_operator(self) -> Mask:
         named = np.array(["::" in name for name in self.names] or [False], dtype=bool)[self.name]
-        is_operator: np.ndarray[tuple[int], np.dtype[np.bool_]] = (self.kind == int(HostKind.OPERATOR)) | (
+        is_operator: Mask = (self.kind == int(HostKind.OPERATOR)) | (
             named & np.isin(self.kind, [int(HostKind.SYNCHRONISING), int(HostKind.PREPROCESSING)])
         )
         return is_operator

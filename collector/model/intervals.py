@@ -7,8 +7,10 @@ normal form and run in n log n without a Python loop.
 import numpy as np
 import pandas as pd
 
-Intervals = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-Times = np.ndarray[tuple[int], np.dtype[np.int64]]
+from .arrays import Integers, IntMatrix, Mask
+
+Intervals = IntMatrix
+Times = Integers
 
 EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
 
@@ -56,7 +58,7 @@ def _sweep(left: Intervals, right: Intervals) -> tuple[Times, Times, Times]:
     return edges[order], np.cumsum(in_left[order]), np.cumsum(in_right[order])
 
 
-def _where(edges: Times, wanted: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Intervals:
+def _where(edges: Times, wanted: Mask) -> Intervals:
     """The stretches between edges for which `wanted` holds."""
     return normalise(edges[:-1][wanted[:-1]], edges[1:][wanted[:-1]])
 

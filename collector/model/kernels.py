@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.vocabulary import LaneKind
+from .arrays import Mask
 from .host_calls import Host
 from .intervals import Times
 
@@ -63,7 +64,7 @@ class Kernels:
     by_operator: tuple[KernelRow, ...]
 
 
-def is_copy(names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def is_copy(names: Sequence[str]) -> Mask:
     """Which activities of a device are copies or fills and no kernels."""
     return np.array([_COPY.search(name) is not None for name in names] or [False], dtype=bool)
 
@@ -145,7 +146,7 @@ def _by_operator(
     return (np.concatenate(codes), list(found), np.concatenate(times)), recompute_ns
 
 
-def _is_recomputed(host: Host, thread: Times, at: Times) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _is_recomputed(host: Host, thread: Times, at: Times) -> Mask:
     """Whether a checkpoint computes it anew: launched by the checkpoint's node of autograd, and by no node inside it."""
     recomputing = np.array([_CHECKPOINT.search(name) is not None for name in host.names] or [False], dtype=bool)
     rows = np.flatnonzero(recomputing[host.name]) if len(host.name) else np.empty(0, dtype=np.int64)
@@ -155,7 +156,7 @@ def _is_recomputed(host: Host, thread: Times, at: Times) -> np.ndarray[tuple[int
     is_node = np.array([_NODE.search(name) is not None for name in host.names], dtype=bool)[host.name]
     nodes = np.flatnonzero(is_node & ~recomputing[host.name])
     nested = host.open_at(nodes, thread, at)
-    recomputed: np.ndarray[tuple[int], np.dtype[np.bool_]] = (inside >= 0) & (
+    recomputed: Mask = (inside >= 0) & (
         (nested < 0) | (host.starts[np.maximum(nested, 0)] < host.starts[np.maximum(inside, 0)])
     )
     return recomputed

@@ -12,10 +12,9 @@ import pandas as pd
 
 from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import DATA_FETCH, DATA_WAIT, LaneKind
+from .arrays import Floats, Mask
 from .intervals import Times
 from .steps import Steps
-
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 #: PyTorch's default of batches under way for each worker.
 PREFETCH: Final = 2
@@ -41,16 +40,16 @@ class Loading:
     """Row of the batch that the worker made before, -1 if none of these."""
     freed_by: Times
     """Row of the batch whose taking let the worker begin, -1 if none of these."""
-    fresh: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    fresh: Mask
     """Whether it was ordered when the loop began to wait for `freed_by`, not when it had it: the first batches of an epoch."""
 
     def __len__(self) -> int:
         return len(self.made_ns)
 
     @property
-    def held_up(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def held_up(self) -> Mask:
         """Whether the loop had to wait for the worker."""
-        late: np.ndarray[tuple[int], np.dtype[np.bool_]] = self.made_ns > self.wait_start_ns
+        late: Mask = self.made_ns > self.wait_start_ns
         return late
 
 
@@ -145,7 +144,7 @@ def _freed_by(index: Times, begun: Times, taken: Times, workers: int) -> Times:
 
 def _ordered_by(
     index: Times, freed: Times, begun: Times, free: Times, wait_start: Times, wait_end: Times
-) -> tuple[Times, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+) -> tuple[Times, Mask]:
     """The wait that let a worker begin each batch, and whether it was its beginning (of an epoch) rather than its end.
 
     A batch that was begun much later than its worker and the queue would have let it was ordered later: the loop made a new

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.model.trace import Trace
+from .arrays import Floats, IntMatrix, Mask
 from .intervals import Times
 from .steps import Steps
 
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-ByRank = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+ByRank = IntMatrix
 
 #: Chains of messages are numbered from here downwards; those of collectives are process sets.
 FIRST_MESSAGE_CHAIN: Final = -2
@@ -68,7 +68,7 @@ class Operations:
     """The latest request of this operation and those in front of it; never decreases."""
     before: Times
     """Row of the operation in front of it: the last one of its chain that shares a rank with it, -1 for none."""
-    chained: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    chained: Mask
     """Whether it started only when the one in front of it had ended, though it was ready earlier."""
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ def _on_streams(launched: ByRank, start: ByRank, end: ByRank) -> ByRank:
     return arrival
 
 
-def _usual_lead_ns(lead_ns: Times, free: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+def _usual_lead_ns(lead_ns: Times, free: Mask) -> int:
     """From readiness to the start where nothing is in front: the median, or the quickest tenth where something always is."""
     if free.sum() >= MIN_FREE:
         return int(np.median(lead_ns[free]))

@@ -11,9 +11,7 @@ from typing import Final
 
 import numpy as np
 
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
-Row = np.ndarray[tuple[int], np.dtype[np.float64]]
-Mask = np.ndarray[tuple[int, int], np.dtype[np.bool_]]
+from .arrays import Floats, MaskMatrix, Matrix
 
 #: Fewer steps than this show nothing but chance.
 MIN_STEPS: Final = 6
@@ -55,9 +53,9 @@ class Excess:
     """What a rank's work varies by from step to step, by chance."""
 
     @property
-    def slow(self) -> Mask:
+    def slow(self) -> MaskMatrix:
         """bool[R, S]."""
-        slow: Mask = self.excess_ns != 0
+        slow: MaskMatrix = self.excess_ns != 0
         return slow
 
 
@@ -98,7 +96,7 @@ def find_excess(work_ns: np.ndarray, step_ns: float) -> Excess | None:
     return Excess(excess_ns=excess, rows=rows, spread_ns=spread)
 
 
-def find_lapses(steps_ns: np.ndarray, step_ns: float) -> Row:
+def find_lapses(steps_ns: np.ndarray, step_ns: float) -> Floats:
     """By how much steps are clearly longer than the run's usual ones, 0 for most: float[S], ns.
 
     As for ranks: a running median for stretches and growth, and single steps that stand out; the usual step is one of the quicker
@@ -133,7 +131,7 @@ def _spread(work: Matrix, noise: Matrix) -> float:
     return float(min(beside, own))
 
 
-def _typical_peer(work: Matrix, usual: Row, clear_ns: float) -> Row:
+def _typical_peer(work: Matrix, usual: Floats, clear_ns: float) -> Floats:
     """What a rank that is not slow works in each step: float[S].
 
     Where the ranks' usual work clearly differs, the mean of the quick ones; else the lower median of a step, so that those

@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import Category
+from .arrays import Integers
 from .breakdown import PARTS, Breakdown, typical_parts
 from .steps import Steps
 from .words import milliseconds
-
-Row = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 #: Mean and median tell different stories when the mean is longer by more than this factor.
 MAX_MEAN_RATIO: Final = 1.1
@@ -25,9 +24,9 @@ _SLOW_SHARE: Final = 0.8
 class StepTimes:
     """Durations of the analysed steps, ns; zeros where there are none."""
 
-    durations_ns: Row
+    durations_ns: Integers
     """int64[step], in order."""
-    checkpoint_ns: Row
+    checkpoint_ns: Integers
     """int64[step]: the longest checkpoint of any rank in each step."""
     median_ns: int
     mean_ns: int
@@ -65,11 +64,11 @@ def step_times(steps: Steps, breakdown: Breakdown) -> StepTimes:
     )
 
 
-def step_durations(steps: Steps) -> Row:
+def step_durations(steps: Steps) -> Integers:
     """Duration of each analysed step, the median of its ranks: int64[step], ns."""
     if not steps.duration_ns.size:
         return np.empty(0, dtype=np.int64)
-    typical: Row = np.rint(np.median(steps.duration_ns, axis=0)).astype(np.int64)
+    typical: Integers = np.rint(np.median(steps.duration_ns, axis=0)).astype(np.int64)
     return typical
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.model.trace import STEP_COLUMNS, Trace, make_table
+from .arrays import Floats, Integers, IntMatrix
 
 #: A leading step this much longer than the median still belongs to the warm-up.
 WARM_UP_RATIO: Final = 1.5
@@ -27,20 +28,20 @@ class Steps:
     """The steps to analyse: those that every recording rank has, without the warm-up."""
 
     ranks: tuple[int, ...]
-    numbers: np.ndarray[tuple[int], np.dtype[np.int64]]
-    start_ns: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    numbers: Integers
+    start_ns: IntMatrix
     """[rank, step]"""
-    end_ns: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    end_ns: IntMatrix
     excluded: int
     inferred: bool
 
     @property
-    def duration_ns(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def duration_ns(self) -> IntMatrix:
         """[rank, step]."""
         return self.end_ns - self.start_ns
 
     @property
-    def pause_ns(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def pause_ns(self) -> Integers:
         """Time in front of each step that belongs to no step (where only some steps were recorded, or left out): int64[S]."""
         pause = np.zeros(self.count, dtype=np.int64)
         if self.count > 1:
@@ -50,9 +51,9 @@ class Steps:
         return pause
 
     @property
-    def job_ns(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def job_ns(self) -> Integers:
         """Duration of each step of the job: from the end of the step before on the last rank to its own end there: int64[S]."""
-        durations: np.ndarray[tuple[int], np.dtype[np.int64]] = self.job_durations(self.end_ns)
+        durations: Integers = self.job_durations(self.end_ns)
         return durations
 
     def job_durations(self, ends: np.ndarray) -> np.ndarray:
@@ -142,7 +143,7 @@ def _began_before(trace: Trace, numbers: np.ndarray) -> bool:
     return bool(len(before) and len(numbers) and trace.meta.knows_order and before.min() < numbers[0])
 
 
-def _warm_up(durations: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
+def _warm_up(durations: Floats) -> int:
     """How many leading steps are warm-up."""
     if len(durations) < FEW_STEPS:
         return 0

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..model.arrays import Floats
 from ..model.graph import Graph
 
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 #: A number for everything, or float[rank, step].
 ByStep = float | np.ndarray
 #: A number for everything, or float[operation].

@@ -6,12 +6,10 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import Category
+from ..model.arrays import Floats, Matrix
 from ..model.breakdown import PARTS, Breakdown
 from ..model.graph import Graph
 from ..model.operations import Operations
-
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 _BACKWARD: Final = PARTS.index(str(Category.BACKWARD))
 #: From this size on a collective takes longer than this by its bytes, on any transport.

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+from ..model.arrays import Floats
 
 RESAMPLES: Final = 400
 #: Up to this error of the model (Replay.error_ratio) gains stand as they are.

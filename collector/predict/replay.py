@@ -16,14 +16,13 @@ from typing import Final
 
 import numpy as np
 
+from ..model.arrays import Floats, Integers, Matrix
 from ..model.breakdown import PARTS
 from ..model.graph import ON_BATCH, ON_OPERATION, Graph
 from .change import Change
 from .costs import Costs
 
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
-Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+Rows = Integers
 
 #: Operations of a chain that are looked at together.
 AHEAD: Final = 64

@@ -15,12 +15,11 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ..facts import Facts, Row
+from ..facts import Facts
+from ..model.arrays import Floats, Integers, Mask
 from ..model.communication_only import step_of
 
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
-Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+Rows = Integers
 Factor = float | Floats
 
 #: A blocking call's successor is asked for within this share of what the call took: Python between two lines.
@@ -65,7 +64,7 @@ class Serial:
         transfer: Factor = 1.0,
         agreed_sooner_ns: float = 0.0,
         gone: Mask | None = None,
-    ) -> Row:
+    ) -> Floats:
         """How much shorter each step becomes: float[S].
 
         Args:
@@ -89,9 +88,9 @@ class Serial:
         )
         return self.by_step(saved)
 
-    def by_step(self, values: np.ndarray) -> Row:
+    def by_step(self, values: np.ndarray) -> Floats:
         """Sums of what collectives have, by step: float[S]."""
-        sums: Row = np.bincount(self.step, weights=values, minlength=self.steps).astype(np.float64)
+        sums: Floats = np.bincount(self.step, weights=values, minlength=self.steps).astype(np.float64)
         return sums
 
     def _units(self) -> Rows:

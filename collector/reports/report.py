@@ -11,7 +11,7 @@ from ...timeline.vocabulary import Category
 from ..analysis import Analysis
 from ..compare.scaling import describe_scaling
 from ..findings import Finding
-from ..model.step_times import Row
+from ..model.arrays import Integers
 from ..predict.what_if import describe
 from .device import device_record
 from .summary import Summary, summarize
@@ -88,7 +88,7 @@ def _steps(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _chosen(count: int) -> Row:
+def _chosen(count: int) -> Integers:
     """Rows of the steps that a report lists: all, or of a long run one out of each of MAX_DURATIONS equal stretches.
 
     Which one of a stretch is drawn (the same in every report): at even distances stalls that come at regular intervals would be
@@ -97,7 +97,7 @@ def _chosen(count: int) -> Row:
     if count <= MAX_DURATIONS:
         return np.arange(count, dtype=np.int64)
     edges = np.linspace(0, count, MAX_DURATIONS + 1).astype(np.int64)
-    drawn: Row = np.random.default_rng(0).integers(edges[:-1], edges[1:])
+    drawn: Integers = np.random.default_rng(0).integers(edges[:-1], edges[1:])
     return drawn
 
 
