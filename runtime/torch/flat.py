@@ -175,6 +175,11 @@ class FlatReduction:
         parcels = self._parcels
         if parcels is None:
             parcels = [((place, tensor.numel()),) for place, tensor in enumerate(tensors)]
+        # Of what comes by itself the tensor knows its size best.
+        parcels = [
+            ((parcel[0][0], tensor.numel()),) if len(parcel) == 1 else parcel
+            for tensor, parcel in zip(tensors, parcels, strict=True)
+        ]
         memories = _lay_out(tensors, parcels)
         self._kept = [*self._kept[-1:], memories]
         set_id = require_id(self._process_set, "allreduce")
@@ -184,6 +189,7 @@ class FlatReduction:
                 kind=Kind.ALLREDUCE,
                 dtype=DTYPE_NAMES[piece.dtype],
                 shape=tuple(piece.shape),
+                unpadded=(numel,),
                 op=int(self._op),
                 prescale=self._scales[0],
                 postscale=self._scales[1],
@@ -191,7 +197,7 @@ class FlatReduction:
                 device=piece.device.type,
             )
             for memory in memories
-            for (place, _), piece in zip(
+            for (place, numel), piece in zip(
                 [gradient for place in memory.places for gradient in parcels[place]], memory.pieces, strict=True
             )
         ]

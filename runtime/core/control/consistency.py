@@ -56,7 +56,7 @@ def _who(requests: Requests, of: Callable[[Request], object]) -> str:
 
 
 def _shape(request: Request) -> str:
-    return "[" + ", ".join(map(str, request.shape)) + "]"
+    return "[" + ", ".join(map(str, request.shape if request.unpadded is None else request.unpadded)) + "]"
 
 
 def _dtype(_: Request, requests: Requests) -> str:

@@ -35,6 +35,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     device: str = "cpu"
     priority: int = 0
     """Among what is ready, higher goes first.  The ranks need not agree; the set's first rank decides."""
+    unpadded: tuple[int, ...] | None = None
+    """Shape of the user's tensor (or how many elements it has), where what fills the memory up behind it is reduced as well."""
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
