@@ -19,6 +19,7 @@ from .device_trouble import AllocatorRetries, DeviceErrors
 from .every_pass import ReducedInEveryPass
 from .gradients import BucketCopies, OversizeGradient
 from .host import Checkpoints, HostCode
+from .interpreter_lock import InterpreterLock
 from .late_gradients import LateGradients
 from .late_rank import LateRank, LateSteps
 from .latency import HighLatency
@@ -54,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     SlowOptimizer(),
     StarvedOfCores(),
     BlockedPhases(),
+    InterpreterLock(),
     GarbageCollection(),
     Checkpoints(),
     Lapses(),

@@ -1,0 +1,74 @@
+"""Threads that hold the interpreter's lock: they hold up all phases alike, and communication with them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from tests.traces import MS, Parts, make_trace
+from tlkit.collector import Analysis, analyze
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace, make_table
+from tlkit.timeline.vocabulary import PROCESS_CPU_COUNTER
+
+from .test_rules import metered, rows_of
+
+#: Phases of a rank without such a thread; with one they take twice as long, and the other ranks wait.
+PHASES = {"forward": 15.0, "backward": 35.0, "optimizer": 2.0}
+OTHERS = 0.6
+
+
+def run_with(
+    held: Sequence[int], *, phases: Sequence[str] = ("forward", "backward", "optimizer"), others: float = OTHERS
+) -> Analysis:
+    """Half of some phases is spent blocked on some ranks, in whose processes other threads run for a share of the step."""
+    lost = sum(PHASES.values()) if held else 0.0
+    steps = [_steps(2.0 if rank in held else 1.0, 6.0 + (0.0 if rank in held else lost)) for rank in range(2)]
+    trace = make_trace(steps, nbytes=4_000_000, tensors_per_collective=1)
+    halves = {
+        (f"{phase} cpu_ns", rank): lambda parts, phase=phase: parts[phase] / 2 for phase in phases for rank in held
+    }
+    return analyze(with_other_threads(metered(steps, trace, halves), held, others))
+
+
+def _steps(times: float, negotiate: float) -> list[Parts]:
+    forward, backward, optimizer = (times * ms for ms in PHASES.values())
+    waits = [("wait:negotiate", negotiate), ("wait:collective", 12.0)]
+    return [[("forward", forward), ("backward", backward), *waits, ("optimizer", optimizer), ("host", 1.0)]] * 30
+
+
+def with_other_threads(trace: Trace, held: Sequence[int], others: float) -> Trace:
+    """What all threads of each process run, beside its training thread's phases."""
+    own = trace.counters[trace.counters["name"].astype(str).str.endswith(" cpu_ns")]
+    ran = own.groupby(["rank", "ts_ns"])["value"].sum()
+    rows = [
+        (int(row.rank), PROCESS_CPU_COUNTER, int(row.end_ns) - 1,
+         ran.get((int(row.rank), int(row.end_ns) - 1), 0.0) + (others if row.rank in held else 0.02) * (row.end_ns - row.start_ns))
+        for row in rows_of(trace)
+    ]  # fmt: skip
+    more = make_table(COUNTER_COLUMNS, dict(zip(COUNTER_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)))
+    joined = pd.concat([trace.counters.astype({"name": "object"}), more.astype({"name": "object"})])
+    return replace(
+        trace, counters=make_table(COUNTER_COLUMNS, {name: joined[name].to_numpy() for name in COUNTER_COLUMNS})
+    )
+
+
+@pytest.mark.parametrize(("held", "class_"), [((0, 1), "compute"), ((1,), "straggler")])
+def test_a_thread_that_computes_in_python_is_told_first(held: tuple[int, ...], class_: str) -> None:
+    """Its gain counts what communication waits for the lock, too."""
+    verdict = run_with(held).verdict
+
+    assert (verdict.class_, verdict.cause, verdict.ranks) == (class_, "interpreter-lock", held)
+    assert verdict.evidence["other_threads_ratio"] == pytest.approx(OTHERS, abs=0.02)
+    assert verdict.evidence["blocked_by_phase_ns"]["backward"] == pytest.approx(35 * MS, rel=0.05)
+    assert verdict.predicted_gain > 0.2
+
+
+def test_other_threads_that_wait_or_one_phase_that_is_blocked_hold_no_lock() -> None:
+    """A sleep in all phases; a lock of the model's own; a thread of C++ that computes beside the training."""
+    for analysis in (
+        run_with((0, 1), others=0.05),
+        run_with((0, 1), phases=("forward",)),
+        run_with((0, 1), phases=()),
+    ):
+        assert "interpreter-lock" not in {finding.cause for finding in analysis.findings}
