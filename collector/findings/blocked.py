@@ -69,7 +69,8 @@ class BlockedPhases:
         is_held = others_ns > HELD_RATIO * float(total.mean())
         pattern = find_pattern(total[0], facts.steps.numbers)
         doing = (
-            "while other threads of their processes compute (Python's interpreter lock, or a lock of their own)"
+            "while other threads of their processes compute (Python's interpreter lock, a lock of their own, or more OpenMP "
+            "threads than cores)"
             if is_held
             else "asleep, or waiting for a disk, a lock or another process"
         )
@@ -89,7 +90,7 @@ class BlockedPhases:
             },
             remedy=(
                 "Find the threads (py-spy dump --pid of a rank) and move what they do into processes of their own, or into code "
-                "that releases the interpreter's lock."
+                "that releases the interpreter's lock; fewer OMP_NUM_THREADS if they are OpenMP's."
                 if is_held
                 else "Find what they wait for (py-spy dump --pid of a rank shows the line): a sleep or retry, a lock, a file or "
                 "the network."

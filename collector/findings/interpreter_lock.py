@@ -1,8 +1,9 @@
 """Another thread of a rank's process computes in Python all the time, and the training waits for the interpreter's lock.
 
 What tells it from other waits: it holds up all phases alike, in proportion to their length, while other threads of the process
-run for much of the step.  The runtime's own threads wait for the lock, too, so that negotiation and collectives take longer on
-every rank, and go back to what the run's quickest take.
+run for much of the step.  Threads that compute one operator together (OpenMP) wait for each other in forward, backward and the
+optimizer, too, where they are more than the cores, but not in the loop's own code.  The runtime's own threads wait for the lock
+as well, so that negotiation and collectives take longer on every rank, and go back to what the run's quickest take.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
 from .communication import GOOD_NEGOTIATION_NS
 
-#: Phases that all have to be held up.
-_PHASES: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
+#: Phases that all have to be held up, the loop's own code among them.
+_PHASES: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)))
 #: Each for at least this share of its time: of healthy runs the training thread is blocked for 2 % of forward at most.
 MIN_BLOCKED_RATIO: Final = 0.2
 #: Other threads of the process run for at least this share of the step: those of the runtime and of Gloo for up to 0.17.
@@ -42,7 +43,7 @@ class InterpreterLock:
             return []
         others_ns = np.maximum(cpu.process_ns - np.sum(list(cpu.running_ns.values()), axis=0), 0).astype(float)
         share = others_ns.sum(axis=1) / np.maximum(facts.breakdown.step_ns.sum(axis=1), 1)
-        blocked = {part: _blocked_ns(facts, part) for part in (*_PHASES, str(Category.OTHER)) if part in cpu.metered}
+        blocked = {part: _blocked_ns(facts, part) for part in _PHASES}
         ratios = [blocked[part].sum(axis=1) / np.maximum(facts.part(part).sum(axis=1), 1) for part in _PHASES]
         held = (share >= MIN_OTHERS_RATIO) & (np.min(ratios, axis=0) >= MIN_BLOCKED_RATIO)
         if not held.any():

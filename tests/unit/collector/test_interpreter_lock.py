@@ -1,6 +1,6 @@
 """Threads that hold the interpreter's lock: they hold up all phases alike, and communication with them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -9,18 +9,16 @@ import pytest
 from tests.traces import MS, Parts, make_trace
 from tlkit.collector import Analysis, analyze
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace, make_table
-from tlkit.timeline.vocabulary import PROCESS_CPU_COUNTER
+from tlkit.timeline.vocabulary import CPU_COUNTERS, PROCESS_CPU_COUNTER, STARVED_COUNTERS, Category
 
 from .test_rules import metered, rows_of
 
 #: Phases of a rank without such a thread; with one they take twice as long, and the other ranks wait.
-PHASES = {"forward": 15.0, "backward": 35.0, "optimizer": 2.0}
+PHASES = {"forward": 15.0, "backward": 35.0, "optimizer": 2.0, "other": 2.0}
 OTHERS = 0.6
 
 
-def run_with(
-    held: Sequence[int], *, phases: Sequence[str] = ("forward", "backward", "optimizer"), others: float = OTHERS
-) -> Analysis:
+def run_with(held: Sequence[int], *, phases: Sequence[str] = tuple(PHASES), others: float = OTHERS) -> Analysis:
     """Half of some phases is spent blocked on some ranks, in whose processes other threads run for a share of the step."""
     lost = sum(PHASES.values()) if held else 0.0
     steps = [_steps(2.0 if rank in held else 1.0, 6.0 + (0.0 if rank in held else lost)) for rank in range(2)]
@@ -28,24 +26,30 @@ def run_with(
     halves = {
         (f"{phase} cpu_ns", rank): lambda parts, phase=phase: parts[phase] / 2 for phase in phases for rank in held
     }
-    return analyze(with_other_threads(metered(steps, trace, halves), held, others))
+    loop_ms = {rank: PHASES["other"] * (2 if rank in held and "other" not in phases else 1) for rank in range(2)}
+    return analyze(with_other_threads(metered(steps, trace, halves), held, others, loop_ms))
 
 
 def _steps(times: float, negotiate: float) -> list[Parts]:
-    forward, backward, optimizer = (times * ms for ms in PHASES.values())
+    forward, backward, optimizer, other = (times * ms for ms in PHASES.values())
     waits = [("wait:negotiate", negotiate), ("wait:collective", 12.0)]
-    return [[("forward", forward), ("backward", backward), *waits, ("optimizer", optimizer), ("host", 1.0)]] * 30
+    return [[("forward", forward), ("backward", backward), *waits, ("optimizer", optimizer), ("host", other)]] * 30
 
 
-def with_other_threads(trace: Trace, held: Sequence[int], others: float) -> Trace:
-    """What all threads of each process run, beside its training thread's phases."""
+def with_other_threads(trace: Trace, held: Sequence[int], others: float, loop_ms: Mapping[int, float]) -> Trace:
+    """What each training thread runs in the loop's own code, and what all threads of its process run besides."""
     own = trace.counters[trace.counters["name"].astype(str).str.endswith(" cpu_ns")]
     ran = own.groupby(["rank", "ts_ns"])["value"].sum()
-    rows = [
-        (int(row.rank), PROCESS_CPU_COUNTER, int(row.end_ns) - 1,
-         ran.get((int(row.rank), int(row.end_ns) - 1), 0.0) + (others if row.rank in held else 0.02) * (row.end_ns - row.start_ns))
-        for row in rows_of(trace)
-    ]  # fmt: skip
+    rows = []
+    for row in rows_of(trace):
+        rank, at_ns, loop_ns = int(row.rank), int(row.end_ns) - 1, loop_ms[int(row.rank)] * MS
+        share = others if rank in held else 0.02
+        process_ns = ran.get((rank, at_ns), 0.0) + loop_ns + share * (row.end_ns - row.start_ns)
+        rows += [
+            (rank, CPU_COUNTERS[Category.OTHER], at_ns, loop_ns),
+            (rank, STARVED_COUNTERS[Category.OTHER], at_ns, 0.0),
+            (rank, PROCESS_CPU_COUNTER, at_ns, process_ns),
+        ]
     more = make_table(COUNTER_COLUMNS, dict(zip(COUNTER_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)))
     joined = pd.concat([trace.counters.astype({"name": "object"}), more.astype({"name": "object"})])
     return replace(
@@ -65,10 +69,11 @@ def test_a_thread_that_computes_in_python_is_told_first(held: tuple[int, ...], c
 
 
 def test_other_threads_that_wait_or_one_phase_that_is_blocked_hold_no_lock() -> None:
-    """A sleep in all phases; a lock of the model's own; a thread of C++ that computes beside the training."""
+    """A sleep in all phases; a lock of the model's own; threads of OpenMP that wait for each other; one that only computes."""
     for analysis in (
         run_with((0, 1), others=0.05),
         run_with((0, 1), phases=("forward",)),
+        run_with((0, 1), phases=("forward", "backward", "optimizer")),
         run_with((0, 1), phases=()),
     ):
         assert "interpreter-lock" not in {finding.cause for finding in analysis.findings}
