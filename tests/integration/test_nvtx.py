@@ -2,9 +2,10 @@
 
 import shutil
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tlkit.timeline import open_trace
@@ -52,7 +53,7 @@ def ranges_of(folder: Path) -> dict[int, list[list[str]]]:
 
 
 def test_every_span_is_a_range_with_its_length(injection: Path, tmp_path: Path) -> None:
-    """As many as in the timeline, by name, in our domain, pushed and popped in pairs, and as long within 5 %."""
+    """As many as in the timeline, by name, in our domain, pushed and popped in pairs, and as long as the spans are."""
     environment = {
         "NVTX_INJECTION64_PATH": str(injection),
         "NVTX_TEST_LOG": str(tmp_path / "nvtx.log"),
@@ -66,7 +67,7 @@ def test_every_span_is_a_range_with_its_length(injection: Path, tmp_path: Path) 
     recorded = spans[spans["name"].isin(COMPARED) & (spans["lane_kind"] != "tensor")]
     in_timeline = Counter(recorded["name"])
     in_nvtx: Counter[str] = Counter()
-    lengths_ns: Counter[str] = Counter()
+    lengths_ns: defaultdict[str, list[int]] = defaultdict(list)
     for lines in noted.values():
         stacks: dict[str, list[list[str]]] = {}
         for line in lines:
@@ -77,15 +78,17 @@ def test_every_span_is_a_range_with_its_length(injection: Path, tmp_path: Path) 
                 stacks.setdefault(thread, []).append(line)
             elif what == "pop":
                 begun = stacks[thread].pop()
-                lengths_ns[begun[2]] += int(at_ns) - int(begun[6])
+                lengths_ns[begun[2]].append(int(at_ns) - int(begun[6]))
         assert not any(stacks.values())
     # The batch that the loader no longer has is asked for as well: a range, but no wait for data.
     in_nvtx["DATA_WAIT"] -= 2
 
     assert {name: in_nvtx[name] for name in COMPARED} == {name: in_timeline[name] for name in COMPARED}
     for name in ("FORWARD", "BACKWARD", "GLOO_ALLREDUCE"):
-        expected_ns = int(recorded.loc[recorded["name"] == name, "dur_ns"].sum())
-        assert lengths_ns[name] == pytest.approx(expected_ns, rel=0.05, abs=200_000 * in_nvtx[name])
+        expected_ns = np.sort(recorded.loc[recorded["name"] == name, "dur_ns"].to_numpy())
+        apart_ns = np.abs(np.sort(lengths_ns[name]) - expected_ns)
+        # Another process may have the core between the two times that one of them takes, but not of most.
+        assert np.median(apart_ns) <= 200_000 + 0.05 * np.median(expected_ns)
 
 
 def test_collectives_carry_their_bytes_and_steps_are_ranges_of_their_own(injection: Path, tmp_path: Path) -> None:
