@@ -45,7 +45,7 @@ def open_trace(
         paths: a file (the shards of the other ranks beside it are found), a folder, a pattern, a URL, or several of these.
         progress: called with the bytes read and the bytes in all.
         siblings: whether naming one shard of ours means those of the other ranks, too.
-        use_cache: whether a large trace is kept as Parquet when it was read, and taken from there the next time (`cache.py`).
+        use_cache: whether a large trace is kept as Arrow files when it was read, and taken from there the next time (`cache.py`).
 
     Raises:
         TraceNotFoundError: nothing is there.
