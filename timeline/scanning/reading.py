@@ -1,5 +1,6 @@
 """Leads the bytes of a file past a scanner, and puts together what it makes of them."""
 
+import io
 import os
 import re
 from collections import Counter
@@ -29,6 +30,7 @@ Progress = Callable[[int], None]
 
 #: What is read at a time, beside the event that may lie across the end.
 _BLOCK_NBYTES: Final = 4 * 1024 * 1024
+_SMALLEST_BLOCK: Final = 4096
 _PADDING: Final = 32
 #: The array of events has to begin within this, and what follows it is kept up to this.
 _MAX_AROUND: Final = 64 * 1024 * 1024
@@ -62,9 +64,16 @@ class _Feeder:
     """A range of a file on its way past a scanner."""
 
     def __init__(
-        self, source: Source, scanner: Scanner, read_into: Callable[[memoryview], int], base: int, stop: int
+        self,
+        source: Source,
+        scanner: Scanner,
+        read_into: Callable[[memoryview], int],
+        base: int,
+        stop: int,
+        block_nbytes: int,
     ) -> None:
         self._source = source
+        self._block_nbytes = block_nbytes
         self.scanner = scanner
         self.dropped: Counter[str] = Counter()
         self._odd = OddEvents(self.dropped)
@@ -72,7 +81,7 @@ class _Feeder:
         self._base = self._first = base
         """Offset of the buffer in the file."""
         self._stop = stop
-        self._buffer = bytearray(_BLOCK_NBYTES + LONGEST_EVENT + _PADDING)
+        self._buffer = bytearray(block_nbytes + min(block_nbytes, LONGEST_EVENT) + _PADDING)
         self._start = self._end = 0
         self._is_final = False
         self._own: list[tuple[int, bytes]] = []
@@ -80,8 +89,8 @@ class _Feeder:
     def begin_with(self, data: bytes) -> None:
         """Put in what was read already."""
         self._end = len(data)
-        if self._end + _PADDING + _BLOCK_NBYTES > len(self._buffer):
-            self._buffer = bytearray(self._end + _BLOCK_NBYTES + LONGEST_EVENT + _PADDING)
+        if self._end + _PADDING + self._block_nbytes > len(self._buffer):
+            self._buffer = bytearray(self._end + self._block_nbytes + LONGEST_EVENT + _PADDING)
         self._buffer[: self._end] = data
 
     def run(self, progress: Progress) -> None:
@@ -112,9 +121,9 @@ class _Feeder:
         self._base += self._start
         self._start, self._end = 0, rest
         if rest + _PADDING >= len(self._buffer):
-            self._buffer += bytes(_BLOCK_NBYTES)
+            self._buffer += bytes(self._block_nbytes)
         with memoryview(self._buffer) as view:
-            count = self._read_into(view[rest : min(rest + _BLOCK_NBYTES, len(view) - _PADDING)])
+            count = self._read_into(view[rest : min(rest + self._block_nbytes, len(view) - _PADDING)])
         progress(count)
         self._end += count
         self._is_final = count == 0
@@ -217,14 +226,15 @@ def scan(
         return scanner
 
     with source.open() as stream:
-        before, begun = _find_array(source, stream.readinto)
+        block = _block_of(stream)
+        before, begun = _find_array(source, stream.readinto, block)
         base = len(before)
         parts: list[Part] = []
         ranges = _divide(source, base, workers or len(os.sched_getaffinity(0))) if compiled else []
         if len(ranges) > 1:
             parts = _scan_ranges(source, ranges, make, texts, progress)
         else:
-            feeder = _Feeder(source, make(), stream.readinto, base, _EVERYTHING)
+            feeder = _Feeder(source, make(), stream.readinto, base, _EVERYTHING, block)
             feeder.begin_with(begun)
             progress(base + len(begun))
             feeder.run(progress)
@@ -263,14 +273,21 @@ def scan_all(
         return list(pool.map(work, range(len(sources))))
 
 
-def _find_array(source: Source, read_into: Callable[[memoryview], int]) -> tuple[bytes, bytes]:
+def _block_of(stream: Any) -> int:
+    """Bytes that are read at a time: of a thousand small files no more than each has, since to clear a block takes time, too."""
+    if not isinstance(stream, io.FileIO):
+        return _BLOCK_NBYTES
+    return min(_BLOCK_NBYTES, max(os.fstat(stream.fileno()).st_size + 1, _SMALLEST_BLOCK))
+
+
+def _find_array(source: Source, read_into: Callable[[memoryview], int], block_nbytes: int) -> tuple[bytes, bytes]:
     """The file up to its array of events, bracket included, and what was read beyond it.
 
     Raises:
         TraceError: there is none.
     """
     data = b""
-    block = bytearray(_BLOCK_NBYTES)
+    block = bytearray(block_nbytes)
     while len(data) < _MAX_AROUND:
         count = read_into(memoryview(block))
         data += block[:count]
@@ -328,7 +345,7 @@ def _scan_ranges(
     def work(span: tuple[int, int]) -> Part:
         with source.open_plain() as file:
             file.seek(span[0])
-            feeder = _Feeder(source, make(), file.readinto, *span)
+            feeder = _Feeder(source, make(), file.readinto, *span, _BLOCK_NBYTES)
             feeder.run(progress)
             return feeder.finish(text_keys)
 
