@@ -5,7 +5,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, cast
 
 from ..errors import UsageError, first_line
-from . import chrome, flight_recorder, horovod, kineto, nccl_inspector, nsys, perfetto, tlkit, written, xplane
+from . import chrome, flight_recorder, horovod, kineto, nccl_inspector, nsys, perfetto, rocpd, tlkit, written, xplane
 from .base import Format, Progress
 
 #: Entry points of this group name readers: modules, or classes that are made without arguments.
@@ -17,6 +17,7 @@ _OWN: Final[tuple[Any, ...]] = (
     tlkit,
     horovod,
     kineto,
+    rocpd,
     nsys,
     flight_recorder,
     nccl_inspector,

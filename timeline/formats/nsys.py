@@ -36,7 +36,7 @@ from .nsys_tables import columns_of, make_collectives, make_launches, ranks_of
 NAME: Final = "nsys"
 
 _MAGIC: Final = b"SQLite format 3\0"
-_STEP: Final = re.compile(rf"^(?:ProfilerStep\s*#|step[ _#]?|iteration[ _#]?|{STEP}\D?)(\d*)$", re.IGNORECASE)
+STEP_RANGE: Final = re.compile(rf"^(?:ProfilerStep\s*#|step[ _#]?|iteration[ _#]?|{STEP}\D?)(\d*)$", re.IGNORECASE)
 
 #: What torch's emit_nvtx puts behind the name of an operator.
 _NUMBERED: Final = re.compile(r", (?:op_id|seq|sizes|input_op_ids) = .*$", re.DOTALL)
@@ -177,7 +177,7 @@ def _read_nvtx(
         return not len(updates) or int(np.searchsorted(updates, begin)) < int(np.searchsorted(updates, finish))
 
     for position, (row, name) in enumerate(zip(rows, names, strict=True)):
-        match = _STEP.match(name)
+        match = STEP_RANGE.match(name)
         if match and (name != STEP or updated(int(starts[position]), int(ends[position]))):
             number = int(match[1]) if match[1] and len(match[1]) < 18 else payload[row]  # noqa: PLR2004  64 bits
             number = len(export.steps) if number is None else int(number)
@@ -252,11 +252,21 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     for number, source in enumerate(sources):
         exports.append(_read_export(source))
         progress(number + 1, len(sources))
+    return trace_of(exports, NAME, "profile with nsys profile -t cuda,nvtx")
+
+
+def trace_of(exports: Sequence[Export], name_of_format: str, advice: str) -> Trace:
+    """The tables of a job out of what was read of its files.
+
+    Args:
+        advice: how to profile so that there is something in them.
+
+    Raises:
+        TraceError: there is nothing in them.
+    """
     ranks = ranks_of(exports)
     if not ranks:
-        raise TraceError(
-            f"{sources[0].path} holds no ranges and no work of a device: profile with nsys profile -t cuda,nvtx"
-        )
+        raise TraceError(f"{exports[0].source.path} holds no ranges and no work of a device: {advice}")
     # Reports of one job count from their own starts; the wall clock of the start brings them together.
     base = min(export.epoch_ns for export in exports)
     shift = {id(export): export.epoch_ns - base for export in exports}
@@ -288,7 +298,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     numbers = sorted(set(ranks.values()))
     return Trace(
         meta=TraceMeta(
-            format=NAME,
+            format=name_of_format,
             files=tuple(str(export.source.path) for export in exports),
             ranks=tuple(numbers),
             size=max(len(numbers), numbers[-1] + 1),

@@ -3,7 +3,7 @@
 import re
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,9 @@ _MIN_ROW_NBYTES: Final = 4
 _MAX_INSTRUCTIONS_A_BYTE: Final = 100
 _CHECKED_EVERY: Final = 1_000_000
 _ROWS_AT_ONCE: Final = 50_000
+
+#: What to do about a damaged export.
+ADVICE: Final = "export it again with nsys export --type sqlite"
 
 #: Threads are numbers of 24 bits below that of their process.
 PID_SHIFT: Final = 24
@@ -106,8 +109,20 @@ class Database:
     its size.
     """
 
-    def __init__(self, path: Path, name: Path) -> None:
+    def __init__(self, path: Path, name: Path, texts: Collection[str] = (), advice: str = ADVICE) -> None:
+        """Open it.
+
+        Args:
+            path: of the file.
+            name: what messages call it.
+            texts: columns of texts, in any table, beside those of Nsight Systems.
+            advice: what to do about a damaged one.
+
+        Raises:
+            sqlite3.Error: it is damaged.
+        """
         self.name = name
+        self._more_texts, self._advice = frozenset(texts), advice
         self._nbytes = path.stat().st_size
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -152,7 +167,7 @@ class Database:
         for number, column in enumerate(columns):
             if (table, column) in _ANYTHING:
                 continue
-            if (table, column) in _TEXTS:
+            if (table, column) in _TEXTS or column in self._more_texts:
                 read[number] = [None if value is None else _as_text(value) for value in read[number]]
             else:
                 self._check_numbers(table, column, read[number])
@@ -167,8 +182,8 @@ class Database:
         for number, value in enumerate(values):
             if value is not None and not (isinstance(value, (int, float)) and -most <= value < most):
                 raise TraceError(
-                    f"{self.name} is damaged: in its table {table}, row {number + 1}, {column} is {str(value)[:40]!r}; export it "
-                    "again with nsys export --type sqlite"
+                    f"{self.name} is damaged: in its table {table}, row {number + 1}, {column} is {str(value)[:40]!r}; "
+                    f"{self._advice}"
                 )
 
     def close(self) -> None:
@@ -181,8 +196,19 @@ def _as_text(value: object) -> str:
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[Database]:
-    """The export as a database; a packed one is unpacked to a temporary file."""
+def opened(
+    source: Source, what: str = "export of Nsight Systems", texts: Collection[str] = (), advice: str = ADVICE
+) -> Iterator[Database]:
+    """The export as a database; a packed one is unpacked to a temporary file.
+
+    Args:
+        what: it ought to be.
+        texts: see `Database`.
+        advice: see `Database`.
+
+    Raises:
+        TraceError: it is damaged.
+    """
     with tempfile.TemporaryDirectory(prefix="tlkit-") as folder:
         path = source.path
         if not source.is_plain:
@@ -191,16 +217,13 @@ def opened(source: Source) -> Iterator[Database]:
                 while block := stream.read(1 << 20):
                     file.write(block)
         try:
-            database = Database(path, source.path)
+            database = Database(path, source.path, texts, advice)
             try:
                 yield database
             finally:
                 database.close()
         except sqlite3.Error as error:
-            raise TraceError(
-                f"{source.path} is damaged or no export of Nsight Systems ({error}): export it again with "
-                "nsys export --type sqlite"
-            ) from error
+            raise TraceError(f"{source.path} is damaged or no {what} ({error}): {advice}") from error
 
 
 def thread_names(database: Database, strings: dict[int, str]) -> dict[int, str]:

@@ -13,7 +13,7 @@ from .nsys_ranges import PHASES
 #: Tables of what a device does.  Graphs come last: where their parts are shown, they are not shown as a whole.
 TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 
-_NCCL: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
+NCCL: Final = re.compile(r"nccl|rccl", re.IGNORECASE)
 _HOST_TO_DEVICE: Final = 1
 _COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 #: Instead of a device, where a graph begins on the host (CUpti_ActivityGraphTrace2).
@@ -58,7 +58,7 @@ def read_device(database: Database, export: Export, strings: dict[int, str]) -> 
         "copyKind",
         "graphId",
     )
-    phases = _phases(export)
+    phases = phases_of(export)
     for table in TABLES:
         read = database.read(f"CUPTI_ACTIVITY_KIND_{table}", columns)
         if table == "GRAPH_TRACE":
@@ -85,13 +85,13 @@ def read_device(database: Database, export: Export, strings: dict[int, str]) -> 
             names = [f"CUDA graph {number}" for number in whole(graph).tolist()]
         else:
             names = ["Memset"] * len(start)
-        is_nccl = [table == "KERNEL" and _NCCL.search(name) is not None for name in names]
+        is_nccl = [table == "KERNEL" and NCCL.search(name) is not None for name in names]
         categories = [
             Category.COLLECTIVE
             if nccl
             else Category.H2D
             if number == _HOST_TO_DEVICE and table == "MEMCPY"
-            else _phase_at(phases, pid, at)
+            else phase_at(phases, pid, at)
             for nccl, number, pid, at in zip(is_nccl, copy, pids.tolist(), launched.tolist(), strict=True)
         ]
         export.spans.append(
@@ -129,7 +129,8 @@ Phases = dict[int, tuple[np.ndarray, np.ndarray, list[Category]]]
 """By globalPid: starts and ends of ranges that say what the host is about, ascending, and what."""
 
 
-def _phases(export: Export) -> Phases:
+def phases_of(export: Export) -> Phases:
+    """The ranges of an export that say what the host is about."""
     found: dict[int, list[tuple[int, int, Category]]] = {}
     for spans in export.spans:
         for pid, start, end, name in zip(
@@ -147,7 +148,8 @@ def _phases(export: Export) -> Phases:
     }
 
 
-def _phase_at(phases: Phases, process: int, at_ns: int) -> Category:
+def phase_at(phases: Phases, process: int, at_ns: int) -> Category:
+    """What the host of a process was about at a time; `other` where that is unknown."""
     if at_ns < 0 or process not in phases:
         return Category.OTHER
     starts, ends, categories = phases[process]
