@@ -6,10 +6,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from ...timeline.model.step_loads import METERED
 from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category
 from ..facts import Facts
 from ..model.common import common_to_all
-from ..model.cpu_time import METERED
 from ..model.intervals import intersect, of_spans, total_within
 from ..model.words import milliseconds
 from ..predict.change import Change, removed

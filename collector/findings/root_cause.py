@@ -6,11 +6,11 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from ...timeline.model.step_loads import METERED
 from ...timeline.model.trace import by_rank
 from ...timeline.vocabulary import GPU_CLOCK, GPU_REASON, GPU_THROTTLED, LaneKind
 from ..facts import Facts
 from ..model.arrays import Mask
-from ..model.cpu_time import METERED
 from ..model.intervals import of_spans, total_within
 
 #: The cause has to explain this much of the excess.

@@ -5,16 +5,14 @@ waiting for a disk, a lock, another thread).  Which of them is longer than elsew
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
+from ...timeline.model.step_loads import METERED
 from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import CPU_COUNTERS, INPUT_COUNTER, PROCESS_CPU_COUNTER, STARVED_COUNTERS, Category
 from .arrays import IntMatrix
 from .steps import Steps
-
-METERED: Final = (Category.DATA, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +34,8 @@ class CpuTime:
 
 def read_cpu_time(trace: Trace, steps: Steps) -> CpuTime:
     """Add up the counters of each step; zeros where there are none."""
+    if not trace.meta.knows_order:
+        return _of_sums(trace, steps)
     shape = steps.start_ns.shape
     running = {str(category): np.zeros(shape, dtype=np.int64) for category in METERED}
     starved = {str(category): np.zeros(shape, dtype=np.int64) for category in METERED}
@@ -75,4 +75,36 @@ def read_cpu_time(trace: Trace, steps: Steps) -> CpuTime:
         metered=frozenset(str(category) for category in METERED if known(CPU_COUNTERS[category])),
         is_known=known(CPU_COUNTERS[Category.FORWARD]),
         knows_starved=known(STARVED_COUNTERS[Category.FORWARD]),
+    )
+
+
+def _of_sums(trace: Trace, steps: Steps) -> CpuTime:
+    """The same of steps of which only sums were recorded."""
+    sums = trace.sums
+    rank, number = sums["rank"].to_numpy(), sums["step"].to_numpy()
+    row = np.searchsorted(np.array(steps.ranks), rank)
+    column = np.searchsorted(steps.numbers, number)
+    wanted = np.isin(rank, steps.ranks) & np.isin(number, steps.numbers)
+    row, column = row[wanted], column[wanted]
+
+    def matrix(name: str) -> IntMatrix:
+        found = np.full(steps.start_ns.shape, -1, dtype=np.int64)
+        found[row, column] = sums[name].to_numpy()[wanted]
+        return found
+
+    ran = {str(part): matrix(f"{part}_ran_ns") for part in METERED}
+    starved = {str(part): matrix(f"{part}_starved_ns") for part in METERED}
+    process = matrix("process_ran_ns")
+    # What is told of the same step is told of all its parts.
+    is_known, knows_starved = (
+        bool(steps.count) and bool((told[str(Category.FORWARD)] >= 0).all()) for told in (ran, starved)
+    )
+    return CpuTime(
+        running_ns={part: np.maximum(values, 0) for part, values in ran.items()},
+        starved_ns={part: np.maximum(values, 0) for part, values in starved.items()},
+        input_elements=np.zeros(steps.start_ns.shape, dtype=np.int64),
+        process_ns=np.maximum(process, 0),
+        metered=frozenset(map(str, METERED)) if is_known else frozenset(),
+        is_known=is_known,
+        knows_starved=knows_starved,
     )

@@ -6,12 +6,14 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from ...timeline.model.step_loads import METERED
 from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU, STARVED_COUNTERS
 from .steps import Steps
 
 #: Other processes that take more of a host's cores than this disturb what is measured.
 MAX_OTHERS_RATIO: Final = 0.15
+_STARVED: Final = tuple(f"{part}_starved_ns" for part in METERED)
 #: A training thread that lacks a core for more than this share of the time is slowed down.
 MAX_STARVED_RATIO: Final = 0.1
 
@@ -45,39 +47,59 @@ class HostLoad:
 
 def find_host_load(trace: Trace, steps: Steps) -> HostLoad | None:
     """Average the counters over the analysed steps; None if there are none."""
-    counters = trace.counters
-    if counters.empty or not steps.count:
+    if not steps.count:
         return None
+    counters = trace.counters
     begin, end = int(steps.start_ns.min()), int(steps.end_ns.max())
     counters = counters[(counters["ts_ns"] >= begin) & (counters["ts_ns"] <= end)]
-    starved = counters[counters["name"].isin(list(STARVED_COUNTERS.values()))]
-    starved_ratio = None
-    if len(starved):
-        lengths = (steps.end_ns[:, -1] - steps.start_ns[:, 0]).astype(np.float64)
-        lost = starved.groupby("rank", observed=True)["value"].sum().reindex(list(steps.ranks), fill_value=0.0)
-        starved_ratio = float((lost.to_numpy() / np.maximum(lengths, 1.0)).max())
+    sums = trace.sums[(trace.sums["end_ns"] > begin) & (trace.sums["end_ns"] <= end)]
+    starved_ratio = _starved_ratio(counters, sums, steps)
     # All names of a trace are categories here: pandas looks them up by numbers too small for thousands.
     names = counters["name"].cat.remove_unused_categories()
     means = counters.groupby([names, "rank"], observed=True)["value"].mean()
-    busiest = max(_hosts(trace, means), default=None, key=lambda host: host[0])
+    busiest = max(_hosts(trace, means, sums), default=None, key=lambda host: host[0])
     if busiest is None and starved_ratio is None:
         return None
     busy, others = busiest or (None, None)
     return HostLoad(busy_ratio=busy, others_ratio=others, starved_ratio=starved_ratio)
 
 
-def _hosts(trace: Trace, means: "pd.Series[float]") -> list[tuple[float, float | None]]:
+def _starved_ratio(counters: pd.DataFrame, sums: pd.DataFrame, steps: Steps) -> float | None:
+    """The share of its steps for which the worst rank's training thread was ready to run and had no core."""
+    lengths = (steps.end_ns[:, -1] - steps.start_ns[:, 0]).astype(np.float64)
+    starved = counters[counters["name"].isin(list(STARVED_COUNTERS.values()))]
+    lost = starved.groupby("rank", observed=True)["value"].sum()
+    of_sums = sums[sums[_STARVED[0]] >= 0]
+    if len(of_sums):
+        lost = lost.add(of_sums[list(_STARVED)].sum(axis=1).groupby(of_sums["rank"]).sum(), fill_value=0.0)
+    if not len(lost):
+        return None
+    return float((lost.reindex(list(steps.ranks), fill_value=0.0).to_numpy() / np.maximum(lengths, 1.0)).max())
+
+
+def _own_percent(sums: pd.DataFrame) -> dict[int, float]:
+    """By rank how much of one core its process had, in steps of which only sums are recorded."""
+    told = sums[sums["process_ran_ns"] >= 0]
+    by_rank = told.groupby("rank")
+    lengths_ns = (told["end_ns"] - told["start_ns"]).groupby(told["rank"]).sum()
+    ratios = by_rank["process_ran_ns"].sum() / lengths_ns.clip(lower=1)
+    return {int(str(rank)): 100 * float(ratio) for rank, ratio in ratios.items()}
+
+
+def _hosts(trace: Trace, means: "pd.Series[float]", sums: pd.DataFrame) -> list[tuple[float, float | None]]:
     """For each host that was metered the busy share of its cores, and that of others."""
 
     def of(name: str, ranks: list[int]) -> list[float]:
         return [float(means[name, rank]) for rank in ranks if (name, rank) in means.index]
 
+    of_sums = _own_percent(sums)
     by_host: dict[str, list[int]] = {}
     for rank in trace.meta.ranks:
         by_host.setdefault(trace.meta.hosts.get(rank, ""), []).append(rank)
     found = []
     for ranks in by_host.values():
-        busy, cores, own = of(HOST_CPU, ranks), of(HOST_CORES, ranks), of(PROCESS_CPU, ranks)
+        busy, cores = of(HOST_CPU, ranks), of(HOST_CORES, ranks)
+        own = of(PROCESS_CPU, ranks) or [of_sums[rank] for rank in ranks if rank in of_sums]
         if not busy:
             continue
         ratio = busy[0] / 100

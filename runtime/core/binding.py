@@ -161,5 +161,5 @@ class Binding(Protocol):
     def instrument(self) -> None:
         """Put marks into the framework: forward, backward, optimizer, data."""
 
-    def sample(self, interval_s: float, local_rank: int) -> Callable[[], None]:
-        """Begin to sample the device and the host; returns what ends it."""
+    def sample(self, interval_s: float, local_rank: int, *, only_load: bool = False) -> Callable[[], None]:
+        """Begin to sample the device and the host, or only how busy the host is; returns what ends it."""

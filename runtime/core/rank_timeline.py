@@ -119,9 +119,10 @@ class RankTimeline:
             flight.finish(reason)
 
     def _start_sampling(self, local_rank: int) -> None:
-        if self._config.sample_interval_s and self._config.sampling != NO_STEP:
+        only_load = self._config.sampling == NO_STEP
+        if self._config.sample_interval_s and (local_rank == 0 or not only_load):
             self._stop_sampling()
-            self._stop_sampler = self._binding.sample(self._config.sample_interval_s, local_rank)
+            self._stop_sampler = self._binding.sample(self._config.sample_interval_s, local_rank, only_load=only_load)
 
     def _stop_sampling(self) -> None:
         stop, self._stop_sampler = self._stop_sampler, None

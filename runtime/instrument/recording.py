@@ -131,8 +131,9 @@ class Recording:
             else:
                 recorder.start_timeline(writer)
             self.writer, self.path = writer, writer.path
-            if config.sample_interval_s and config.sampling != NO_STEP:
-                self._sampler = Sampler(config.sample_interval_s, local_rank=local_rank)
+            only_load = config.sampling == NO_STEP
+            if config.sample_interval_s and (local_rank == 0 or not only_load):
+                self._sampler = Sampler(config.sample_interval_s, local_rank=local_rank, only_load=only_load)
                 self._sampler.start()
         install(collectives=True)
         atexit.register(self.stop)

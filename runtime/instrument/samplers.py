@@ -26,7 +26,12 @@ class Sampler:
     """A thread that samples until it is stopped."""
 
     def __init__(
-        self, interval_s: float, *, local_rank: int, device: Callable[[], InUse | None] = own_device.in_use
+        self,
+        interval_s: float,
+        *,
+        local_rank: int,
+        device: Callable[[], InUse | None] = own_device.in_use,
+        only_load: bool = False,
     ) -> None:
         """Prepare; `start` begins.
 
@@ -34,8 +39,10 @@ class Sampler:
             interval_s: between samples.
             local_rank: rank on this host; the first samples the host as well.
             device: tells which device this rank uses; None as long as it uses none.
+            only_load: sample how busy the host is, and nothing else: where only sums of steps are recorded, no more is kept.
         """
         self._interval_s = interval_s
+        self._only_load = only_load
         self._local_rank, self._device = local_rank, device
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tlkit-sampler", daemon=True)
@@ -50,11 +57,7 @@ class Sampler:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        sources = [
-            source
-            for source in (_process(), _host() if self._local_rank == 0 else None, _when_in_use(self._device))
-            if source
-        ]
+        sources = [source for source in self._sources() if source]
         last_ns = recorder.now_ns()
         while sources and not self._stopping.wait(self._interval_s):
             now_ns = recorder.now_ns()
@@ -67,6 +70,28 @@ class Sampler:
                 except Exception:  # whatever a library does, the training goes on
                     _log.debug("a source of counters fails and is left out", exc_info=True)
                     sources.remove(source)
+
+    def _sources(self) -> list[Source | None]:
+        is_first = self._local_rank == 0
+        if self._only_load:
+            return [_load() if is_first else None]
+        return [_process(), _host() if is_first else None, _when_in_use(self._device)]
+
+
+def _load() -> Source | None:
+    """How busy the host is."""
+    try:
+        import psutil  # noqa: PLC0415  optional
+
+        psutil.cpu_percent()
+    except Exception:
+        return None
+
+    def sample(_: float) -> Iterator[Sample]:
+        yield HOST_CPU, psutil.cpu_percent()
+        yield HOST_CORES, psutil.cpu_count() or 1
+
+    return sample
 
 
 def _process() -> Source | None:

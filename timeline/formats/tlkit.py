@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import TraceError
 from ..model.columns import TableBuilder, Times, assemble
 from ..model.ending import RankEnd
+from ..model.step_loads import LOADS
 from ..model.step_sums import PARTS
 from ..model.trace import (
     ARRIVAL_COLUMNS,
@@ -42,7 +43,7 @@ NAME: Final = "tlkit"
 _MAX_NAMED: Final = 10
 
 #: Columns of ns that are no moments.
-_LENGTHS: Final = {"dur_ns", "copy_ns", *(f"{part}_ns" for part in PARTS)}
+_LENGTHS: Final = {"dur_ns", "copy_ns", *(f"{part}_ns" for part in PARTS), *LOADS}
 
 
 def sniff(head: bytes) -> bool:

@@ -25,7 +25,7 @@ from ..vocabulary import (
 )
 from .tlkit_calls import blocking_at, callers_at, make_messages
 from .tlkit_events import KIND_OF_NAME, UNKNOWN_NS, ShardEvents, integer
-from .tlkit_sums import lay_out, read_sums, with_parts
+from .tlkit_sums import host_loads, lay_out, read_sums, with_parts
 
 Table = dict[str, Any]
 """Columns by name: arrays, or `Encoded` for texts."""
@@ -280,10 +280,12 @@ class Shard(ShardEvents):
             rows.append(row)
             values.append(value)
         chosen = np.array(rows, np.int64)
+        loads = host_loads(self.told_sums)
+        names = [*self.names, *dict.fromkeys(name for name, *_ in loads if name not in self.names)]
         return {
-            "name": (events.name[chosen], self.names),
-            "ts_ns": events.start[chosen],
-            "value": np.array(values, np.float64),
+            "name": (np.append(events.name[chosen], [names.index(name) for name, *_ in loads]).astype(np.int32), names),
+            "ts_ns": np.append(events.start[chosen], np.array([at_ns for _, at_ns, _ in loads], np.int64)),
+            "value": np.append(np.array(values, np.float64), [value for *_, value in loads]),
         }
 
     def _make_communication(self) -> Table:

@@ -5,8 +5,20 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..model.step_loads import LOADS, METERED, RAN
 from ..model.step_sums import PARTS, WAIT
-from ..vocabulary import BACKWARD, DATA_WAIT, FORWARD, H2D_COPY, OPTIMIZER_STEP, SYNCHRONIZE, Category, LaneKind
+from ..vocabulary import (
+    BACKWARD,
+    DATA_WAIT,
+    FORWARD,
+    H2D_COPY,
+    HOST_CORES,
+    HOST_CPU,
+    OPTIMIZER_STEP,
+    SYNCHRONIZE,
+    Category,
+    LaneKind,
+)
 from .tlkit_events import integer
 
 #: Longer than any step; what is beyond it is no length.
@@ -37,7 +49,7 @@ def read_sums(told: Sequence[tuple[int, dict[str, Any]]]) -> tuple[Sums, int]:
     Args:
         told: time (ns) and args of each event.
     """
-    numbers, parts = [], []
+    numbers, parts, loads = [], [], []
     bad = 0
     for at_ns, args in told:
         rows = _rows_of(args)
@@ -52,6 +64,7 @@ def read_sums(told: Sequence[tuple[int, dict[str, Any]]]) -> tuple[Sums, int]:
             if name in PARTS:
                 of_event[:, 2 + PARTS.index(name)] = rows[:, 2 + column] * _US
         parts.append(of_event)
+        loads.append(_loads_of(args, len(rows)))
         numbers.append(integer(args.get("first"), 0) + np.arange(len(rows)))
     table = np.concatenate(parts) if parts else np.zeros((0, 2 + len(PARTS)), np.int64)
     sums: Sums = {
@@ -61,7 +74,40 @@ def read_sums(told: Sequence[tuple[int, dict[str, Any]]]) -> tuple[Sums, int]:
     }
     for position, part in enumerate(PARTS):
         sums[f"{part}_ns"] = table[:, 2 + position]
+    load = np.concatenate(loads) if loads else np.zeros((0, len(LOADS)), np.int64)
+    sums.update({name: load[:, position] for position, name in enumerate(LOADS)})
     return sums, bad
+
+
+def _loads_of(args: dict[str, Any], count: int) -> np.ndarray:
+    """What each step of an event got of the processor: int64[step, LOADS], ns; -1 where that is not told, or makes no sense."""
+    unknown = np.full((count, len(LOADS)), -1, np.int64)
+    told = args.get("load")
+    if not isinstance(told, dict) or told.get("parts") != [str(part) for part in METERED]:
+        return unknown
+    unit_us = integer(told.get("unit_us"), 0)
+    try:
+        rows = np.array(told.get("rows"), dtype=np.int64)
+    except (ValueError, TypeError, OverflowError):
+        return unknown
+    if rows.ndim != 2 or rows.shape not in {(count, RAN), (count, len(LOADS))}:  # noqa: PLR2004  a table of rows
+        return unknown
+    if not 0 < unit_us < _MAX_US or rows.min() < 0 or rows.max() > _MAX_US // unit_us:
+        return unknown
+    unknown[:, : rows.shape[1]] = rows * (unit_us * _US)
+    return unknown
+
+
+def host_loads(told: Sequence[tuple[int, dict[str, Any]]]) -> list[tuple[str, int, float]]:
+    """How busy the host was: name, time (ns) and value of counters that stand for it, two an event."""
+    found = []
+    for at_ns, args in told:
+        host = args.get("host")
+        for name in (HOST_CPU, HOST_CORES):
+            value = host.get(name) if isinstance(host, dict) else None
+            if isinstance(value, (int, float)) and 0 <= value < _MAX_US:
+                found.append((name, at_ns, float(value)))
+    return found
 
 
 def _rows_of(args: dict[str, Any]) -> np.ndarray | None:

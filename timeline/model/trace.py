@@ -16,6 +16,7 @@ import pandas as pd
 from ..errors import TraceError
 from ..vocabulary import CALLERS, MIXED, Category, LaneKind
 from .ending import RankEnd
+from .step_loads import LOADS
 from .step_sums import PARTS
 
 #: Column types.  "category" is a pandas Categorical of strings.
@@ -105,6 +106,7 @@ SUM_COLUMNS: Final = {
     "start_ns": "int64",
     "end_ns": "int64",
     **{f"{part}_ns": "int64" for part in PARTS},
+    **dict.fromkeys(LOADS, "int64"),  # what the training thread, or the process, got of the processor; -1 if unknown
 }
 COUNTER_COLUMNS: Final = {
     "rank": "int32",
@@ -130,7 +132,7 @@ TABLES: Final = {
 MAX_RANKS: Final = 10_000_000
 
 #: Columns that many formats know nothing of, and what they hold then.
-UNKNOWN: Final[Mapping[str, str | int]] = {"caller": "", "blocking": -1, "where": ""}
+UNKNOWN: Final[Mapping[str, str | int]] = {"caller": "", "blocking": -1, "where": "", **dict.fromkeys(LOADS, -1)}
 
 
 def by_rank(table: pd.DataFrame) -> dict[int, pd.DataFrame]:

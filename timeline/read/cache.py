@@ -28,7 +28,7 @@ from .args import FileArgs, Places
 from .source import Source
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 12
+VERSION: Final = 13
 
 #: Smaller files are read as fast as the cache.
 MIN_NBYTES: Final = 4 * 1024 * 1024

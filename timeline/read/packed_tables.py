@@ -22,7 +22,7 @@ from .cache import describe_meta, meta_from
 from .source import Source
 
 #: Changes with what is packed; other versions are read as plain events.
-VERSION: Final = 1
+VERSION: Final = 2
 KEY: Final = "tlkit_tables"
 """Name of the metadata events that carry the text."""
 _PIECE_NBYTES: Final = 64 * 1024

@@ -1,7 +1,8 @@
 """A shard in which only some steps are in full (HOROVOD_TIMELINE_EVERY, HOROVOD_TIMELINE_LEVEL=steps).
 
-Of the others `tlkit_steps` events keep the sums of their parts (step_sums.py), many steps in one event.  Which records belong to
-which step is told by their order: a step's own span comes when it has ended.
+Of the others `tlkit_steps` events keep the sums of their parts (step_sums.py) and what they got of the processor (step_loads.py),
+many steps in one event.  Which records belong to which step is told by their order: a step's own span comes when it has ended,
+and after it the counters of the whole step, which have the time of its end.
 """
 
 import time
@@ -9,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..model.step_loads import StepLoads
 from ..model.step_sums import PARTS, StepSums, Sums
-from ..vocabulary import LANE_TIDS, STEP, LaneKind
+from ..vocabulary import LANE_TIDS, PROCESS_CPU_COUNTER, STEP, LaneKind
 from .shard_format import ShardFormat, ShardHeader, TensorLife
 
 STEPS_EVENT: Final = "tlkit_steps"
@@ -55,48 +57,60 @@ class SampledFormat(ShardFormat):
         self.keeps_tensors = sampling.whole > 0
         self._clock = clock
         self._sums = StepSums()
-        self._is_whole = sampling.is_whole(0)
+        self._loads = StepLoads()
+        self._is_whole = self._was_whole = sampling.is_whole(0)
+        """Whether the step that is under way is recorded in full, and the one before."""
+        self._ended_ns = -1
+        """End of the one before."""
         self._begun: dict[tuple[str, int], list[int]] = {}
         """When spans began that are open and in the file already, by name and lane."""
         self._first = 0
         self._kept: list[Sums] = []
         self._wait_until_s = 0.0
+        self._is_due = False
+        """Whether what is kept is written with the next record: first come the counters of the step that has ended."""
 
     def span(self, name: str, category: str, tid: int, start_ns: int, end_ns: int, args: dict[str, Any] | None) -> str:
         """See `ShardFormat`; of a step that is not in full its sums, when enough have come together."""
         if tid == _STEPS and name == STEP:
-            return self._end_step(start_ns, end_ns, args or {})
+            return self._due() + self._end_step(start_ns, end_ns, args or {})
         if self._is_whole:
-            return super().span(name, category, tid, start_ns, end_ns, args)
+            return self._due() + super().span(name, category, tid, start_ns, end_ns, args)
         self._sums.add(name, category, tid, start_ns, end_ns)
-        return ""
+        return self._due()
+
+    def _due(self) -> str:
+        return self.pending() if self._is_due else ""
 
     def _end_step(self, start_ns: int, end_ns: int, args: dict[str, Any]) -> str:
         number = int(args.get("step", 0))
-        was_whole, self._is_whole = self._is_whole, self._sampling.is_whole(number + 1)
-        if was_whole:
+        self._was_whole, self._is_whole = self._is_whole, self._sampling.is_whole(number + 1)
+        self._ended_ns = end_ns
+        if self._was_whole:
+            self._loads.forget_step()
             return self.pending() + super().span(STEP, "step", _STEPS, start_ns, end_ns, args)
         text = self.pending() if self._kept and number != self._first + len(self._kept) else ""
         if not self._kept:
             self._first = number
             self._wait_until_s = self._clock() + WRITE_AFTER_S
         self._kept.append(self._sums.finish(start_ns, end_ns))
-        if len(self._kept) >= WRITE_AFTER_STEPS or self._clock() >= self._wait_until_s:
-            text += self.pending()
+        self._loads.end_step()
+        self._is_due = len(self._kept) >= WRITE_AFTER_STEPS or self._clock() >= self._wait_until_s
         return text
 
     def pending(self) -> str:
         """See `ShardFormat`: the event that tells the sums kept so far, if there are any."""
-        kept, self._kept = self._kept, []
+        kept, self._kept, self._is_due = self._kept, [], False
         if not kept:
             return ""
+        load = self._loads.take()
         start_ns = kept[0][0]
         rows, reached_us = [], 0
         for begin_ns, *lengths_ns in kept:
             begin_us, (length_us, *parts_us) = (begin_ns - start_ns) // _US, (length // _US for length in lengths_ns)
             rows.append([begin_us - reached_us, length_us, *parts_us])
             reached_us = begin_us + length_us
-        return self.metadata(STEPS_EVENT, {"first": self._first, "parts": PARTS, "us": rows}, at_ns=start_ns)
+        return self.metadata(STEPS_EVENT, {"first": self._first, "parts": PARTS, "us": rows, **load}, at_ns=start_ns)
 
     def begin(self, name: str, category: str, tid: int, at_ns: int, args: dict[str, Any] | None) -> str:
         """See `ShardFormat`.  What is open for long may be what hangs: it is written at any level."""
@@ -118,8 +132,12 @@ class SampledFormat(ShardFormat):
         return super().lives(told, process_set, seq, times_ns) if told else ""
 
     def counter(self, name: str, at_ns: int, value: float) -> str:
-        """See `ShardFormat`."""
-        return super().counter(name, at_ns, value) if self._is_whole else ""
+        """See `ShardFormat`; of a step that is not in full its share of the sums."""
+        has_ended = at_ns <= self._ended_ns
+        if self._was_whole if has_ended else self._is_whole:
+            return super().counter(name, at_ns, value)
+        self._loads.add(name, value, has_ended=has_ended)
+        return self._due() if name == PROCESS_CPU_COUNTER else ""
 
     def instant(self, name: str, at_ns: int) -> str:
         """See `ShardFormat`."""

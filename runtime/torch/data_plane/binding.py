@@ -126,8 +126,8 @@ class TorchBinding:
         """See `Binding`."""
         instrument.install()
 
-    def sample(self, interval_s: float, local_rank: int) -> Callable[[], None]:
+    def sample(self, interval_s: float, local_rank: int, *, only_load: bool = False) -> Callable[[], None]:
         """See `Binding`."""
-        sampler = Sampler(interval_s, local_rank=local_rank)
+        sampler = Sampler(interval_s, local_rank=local_rank, only_load=only_load)
         sampler.start()
         return sampler.stop

@@ -10,12 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tlkit.collector.model.breakdown import IDLE, break_down
+from tlkit.collector.model.cpu_time import CpuTime, read_cpu_time
+from tlkit.collector.model.host_load import HostLoad, find_host_load
 from tlkit.collector.model.steps import find_steps
 from tlkit.timeline import open_trace
 from tlkit.timeline.model.step_sums import PARTS, WAIT
 from tlkit.timeline.record.sampled_format import NO_STEP, SampledFormat, Sampling
 from tlkit.timeline.record.shard_format import Call, ShardClock, ShardFormat, ShardHeader, TensorLife
-from tlkit.timeline.vocabulary import LANE_TIDS, STEP, SYNCHRONIZE, LaneKind
+from tlkit.timeline.vocabulary import (
+    CPU_COUNTERS,
+    HOST_CORES,
+    HOST_CPU,
+    LANE_TIDS,
+    PROCESS_CPU,
+    PROCESS_CPU_COUNTER,
+    STARVED_COUNTERS,
+    STEP,
+    SYNCHRONIZE,
+    Category,
+    LaneKind,
+)
 
 COMPUTE, DATA, STEPS = (LANE_TIDS[kind] for kind in (LaneKind.COMPUTE, LaneKind.DATA, LaneKind.STEPS))
 HEADER = ShardHeader(
@@ -187,3 +201,103 @@ def test_unknown_parts_of_a_later_version_are_left_in_the_rest(tmp_path: Path) -
     assert parts["forward"].tolist() == [[4 * MS] * 5]
     assert parts["other"].tolist() == [[6 * MS] * 5]
     assert not parts[IDLE].any()
+
+
+def loaded(form: ShardFormat, count: int, *, starved: bool = True) -> str:
+    """A shard of steps of 100 ms whose training thread runs for 40 ms of forward's 60 and lacks a core for 15, with all counters."""
+    text = "[\n" + "".join(form.head())
+    for number in range(count):
+        at_ns = number * 100 * MS
+        end_ns = at_ns + 60 * MS
+        text += form.span("FORWARD", "forward", COMPUTE, at_ns, end_ns, None)
+        text += form.counter(CPU_COUNTERS[Category.FORWARD], end_ns, (40 + number % 7) * MS)
+        if starved:
+            text += form.counter(STARVED_COUNTERS[Category.FORWARD], end_ns, 15 * MS)
+        text += form.counter(HOST_CPU, end_ns, 90.0) + form.counter(HOST_CORES, end_ns, 2)
+        text += form.counter(PROCESS_CPU, end_ns, 70.0)
+        text += form.span(STEP, "step", STEPS, at_ns, at_ns + 100 * MS, {"step": number})
+        text += form.counter(CPU_COUNTERS[Category.OTHER], at_ns + 100 * MS, 10 * MS)
+        if starved:
+            text += form.counter(STARVED_COUNTERS[Category.OTHER], at_ns + 100 * MS, 3 * MS)
+        text += form.counter(PROCESS_CPU_COUNTER, at_ns + 100 * MS, 70 * MS)
+    return (text + form.finish(1, 0)).removesuffix(",\n") + "\n]\n"
+
+
+def load_of(path: Path, text: str) -> tuple[CpuTime, HostLoad | None]:
+    """What the analysis reads of it."""
+    path.write_text(text)
+    trace = open_trace(path)
+    steps = find_steps(trace, warm_up=0)
+    return read_cpu_time(trace, steps), find_host_load(trace, steps)
+
+
+def test_the_load_of_sums_is_that_of_the_full_recording(tmp_path: Path) -> None:
+    """What the thread ran and lacked, in each part of each step, and what others had of the host."""
+    full, load = load_of(tmp_path / "full.json", loaded(ShardFormat(HEADER), 30))
+    sums, load_of_sums = load_of(tmp_path / "sums.json", loaded(SampledFormat(HEADER, NO_STEP), 30))
+
+    assert sums.is_known
+    assert sums.knows_starved
+    for part in full.running_ns:
+        np.testing.assert_allclose(sums.running_ns[part], full.running_ns[part], atol=100_000, err_msg=part)
+        np.testing.assert_allclose(sums.starved_ns[part], full.starved_ns[part], atol=100_000, err_msg=part)
+    np.testing.assert_allclose(sums.process_ns, full.process_ns, atol=100_000)
+    assert load is not None
+    assert load_of_sums is not None
+    assert load_of_sums.busy_ratio == load.busy_ratio == 0.9
+    assert load_of_sums.others_ratio == pytest.approx(load.others_ratio)
+    assert load_of_sums.starved_ratio == pytest.approx(load.starved_ratio, abs=0.001)
+
+
+def test_where_the_kernel_does_not_tell_of_waiting_it_is_unknown(tmp_path: Path) -> None:
+    """Not nothing."""
+    sums, load = load_of(tmp_path / "t.json", loaded(SampledFormat(HEADER, NO_STEP), 10, starved=False))
+
+    assert sums.is_known
+    assert not sums.knows_starved
+    assert load is not None
+    assert load.starved_ratio is None
+
+
+def test_a_step_with_its_load_takes_less_than_a_hundred_bytes() -> None:
+    """The events' beginnings included, where there are more steps than one in an event."""
+    form = SampledFormat(HEADER, NO_STEP, clock=lambda: 0.0)
+
+    assert len(loaded(form, 400)) - sum(map(len, form.head())) < 100 * 400
+
+
+def test_counters_at_the_end_belong_to_the_step_that_has_ended(tmp_path: Path) -> None:
+    """The last of the steps in full has all of them, the first has none of a step before it."""
+    path = tmp_path / "t.json"
+    path.write_text(loaded(SampledFormat(HEADER, Sampling(10, 2)), 30))
+    counters = open_trace(path).counters
+    at = counters[counters["name"] == PROCESS_CPU_COUNTER]["ts_ns"] // (100 * MS) - 1
+
+    assert at.tolist() == [0, 1, 10, 11, 20, 21]
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        [],
+        {"unit_us": 0, "parts": ["data", "forward", "backward", "optimizer", "other"], "rows": [[1] * 6] * 5},
+        {"unit_us": 1, "parts": ["forward"], "rows": [[1] * 2] * 5},
+        {"unit_us": 1, "parts": ["data", "forward", "backward", "optimizer", "other"], "rows": [[1] * 6] * 4},
+        {"unit_us": 2**40, "parts": ["data", "forward", "backward", "optimizer", "other"], "rows": [[2**40] * 6] * 5},
+        {"unit_us": 1, "parts": ["data", "forward", "backward", "optimizer", "other"], "rows": [[-1] * 11] * 5},
+        {"unit_us": 1, "parts": ["data", "forward", "backward", "optimizer", "other"], "rows": [["x"] * 11] * 5},
+    ],
+)
+def test_a_load_without_sense_is_unknown(tmp_path: Path, load: Any) -> None:
+    """The steps are read all the same."""
+    form = SampledFormat(HEADER, NO_STEP)
+    args = {"first": 0, "parts": ["forward"], "us": [[0, 5000, 3000]] * 5, "load": load, "host": {HOST_CPU: "many"}}
+    path = tmp_path / "t.json"
+    path.write_text(
+        "[\n" + "".join(form.head()) + form.metadata("tlkit_steps", args, at_ns=0).removesuffix(",\n") + "]"
+    )
+    trace = open_trace(path)
+
+    assert len(trace.steps) == 5
+    assert set(trace.sums["process_ran_ns"]) == {-1}
+    assert not read_cpu_time(trace, find_steps(trace, warm_up=0)).is_known
