@@ -11,7 +11,7 @@ from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORK
 from ..facts import Facts
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.pattern import find_pattern
-from ..model.stages import Pipeline, describe, find_pipeline
+from ..model.stages import Pipeline, describe, find_pipeline, has_pipeline
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
@@ -236,6 +236,8 @@ def _workers_needed(made: dict[str, Any], step_ns: float, wait_ns: float) -> int
 
 def _slowest_pipeline(facts: Facts, ranks: Sequence[int]) -> Pipeline | None:
     """The tf.data pipeline of the rank where it has most to do; None where the trace shows none."""
+    if not has_pipeline(facts.trace):
+        return None
     spans = facts.in_steps(facts.trace.spans)
     found = [find_pipeline(facts.trace, spans[spans["rank"] == rank]) for rank in ranks]
     return max((pipeline for pipeline in found if pipeline is not None), key=lambda made: made.work_ns, default=None)

@@ -87,6 +87,8 @@ class AllocatorRetries:
             return []
         counters = facts.trace.counters
         counted = counters[counters["name"] == TORCH_RETRIES]
+        if counted.empty:
+            return []
         hit = np.zeros(facts.steps.start_ns.shape, dtype=bool)
         retries = 0
         for row, rank in enumerate(facts.ranks):

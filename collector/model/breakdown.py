@@ -23,6 +23,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from ...timeline.model.step_sums import PARTS as SUMS
+from ...timeline.model.step_sums import WAIT
 from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
 from .arrays import IntMatrix
@@ -68,7 +70,7 @@ class Breakdown:
     on_device: bool = False
     """Whether the parts are times of a device."""
     moments: tuple[dict[str, Intervals], ...] = ()
-    """For each rank the moments of every part but the rest (`other`, or `idle` of a device)."""
+    """For each rank the moments of every part but the rest (`other`, or `idle` of a device); none where only sums are known."""
     still: tuple[Intervals, ...] = ()
     """For each rank of a profile on processors the moments inside the model's forward in which no operator runs; part of
     `forward`."""
@@ -90,6 +92,8 @@ class Breakdown:
 
 def break_down(trace: Trace, steps: Steps) -> Breakdown:
     """Divide the steps of every rank."""
+    if not trace.meta.knows_order:
+        return _of_sums(trace, steps)
     on_device = bool((trace.spans["lane_kind"] == str(LaneKind.HOST)).any())
     knows_compute = on_device or Category.FORWARD in trace.meta.known_categories
     rest = IDLE if on_device else str(Category.OTHER)
@@ -124,6 +128,32 @@ def break_down(trace: Trace, steps: Steps) -> Breakdown:
         moments=tuple(all_moments),
         still=tuple(all_still),
         hidden=tuple(all_hidden),
+    )
+
+
+def _of_sums(trace: Trace, steps: Steps) -> Breakdown:
+    """The parts of steps of which only sums were recorded; nobody knows at which moments they were."""
+    sums = trace.sums.drop_duplicates(["rank", "step"])
+    wanted = np.isin(sums["rank"].to_numpy(), steps.ranks) & np.isin(sums["step"].to_numpy(), steps.numbers)
+    row = np.searchsorted(np.array(steps.ranks), sums["rank"].to_numpy()[wanted])
+    column = np.searchsorted(steps.numbers, sums["step"].to_numpy()[wanted])
+    shape = steps.start_ns.shape
+    parts_ns = {part: np.zeros(shape, dtype=np.int64) for part in PARTS}
+    known = np.zeros(shape, dtype=np.int64)
+    for part in SUMS:
+        # What the training thread waits for while it is blocked is not told.
+        values = parts_ns[IDLE if part == WAIT else part]
+        values[row, column] = sums[f"{part}_ns"].to_numpy()[wanted]
+        known += values
+    parts_ns[str(Category.OTHER)] = np.maximum(steps.end_ns - steps.start_ns - known, 0)
+    return Breakdown(
+        ranks=steps.ranks,
+        parts_ns=parts_ns,
+        hidden_ns=np.zeros(shape, dtype=np.int64),
+        knows_compute=Category.FORWARD in trace.meta.known_categories,
+        knows_communication=Category.COLLECTIVE in trace.meta.known_categories,
+        still=(EMPTY,) * len(steps.ranks),
+        hidden=(EMPTY,) * len(steps.ranks),
     )
 
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from ...timeline.model.ending import RankEnd
-from ...timeline.model.trace import Trace, by_rank
+from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import STEP, SYNCHRONIZE, Category, LaneKind
 
 #: Errors that say that another rank has failed.
@@ -73,31 +74,63 @@ class Waiting:
 
 def find_endings(trace: Trace) -> tuple[RankEnding, ...]:
     """The end of each recorded rank of which the format tells."""
-    spans, counters, steps = by_rank(trace.spans), by_rank(trace.counters), by_rank(trace.steps)
+    spans = _Spans(trace.spans)
+    alive, marked = _latest(trace.counters, "ts_ns"), _latest(trace.steps, "step")
     found = []
     for rank in trace.meta.ranks:
         end = trace.meta.ends.get(rank)
         if end is None:
             continue
-        own = spans.get(rank, trace.spans.iloc[:0])
-        last_ns = int((own["start_ns"] + own["dur_ns"]).max()) if len(own) else 0
+        rows = spans.rows_of(rank)
+        last_ns = int(spans.end_ns[rows].max()) if len(rows) else 0
         last_ns = max([last_ns, *(tensor.submitted_ns for tensor in end.open_tensors)])
-        counted, marked = counters.get(rank), steps.get(rank)
-        activity, is_inside = _activity(own, end)
+        activity, is_inside = _activity(spans, rows, end)
         found.append(
             RankEnding(
                 rank=rank,
                 how=_how(end),
                 error=end.error,
                 last_ns=last_ns,
-                alive_ns=max(last_ns, int(counted["ts_ns"].max()) if counted is not None else 0),
-                last_step=int(marked["step"].max()) if marked is not None else -1,
+                alive_ns=max(last_ns, alive.get(rank, 0)),
+                last_step=marked.get(rank, -1),
                 activity=activity,
                 is_inside=is_inside,
                 is_waiting=_is_waiting(end),
             )
         )
     return tuple(found)
+
+
+def _latest(table: pd.DataFrame, column: str) -> dict[int, int]:
+    """By rank the largest value of a column."""
+    return {int(str(rank)): int(value) for rank, value in table.groupby("rank")[column].max().items()}
+
+
+class _Spans:
+    """Spans as arrays: of thousands of ranks tables would take milliseconds each."""
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        rank = table["rank"].to_numpy()
+        self._order = np.argsort(rank, kind="stable")
+        self._rank = rank[self._order]
+        self.start_ns = table["start_ns"].to_numpy()
+        self.end_ns = self.start_ns + table["dur_ns"].to_numpy()
+        lanes = table["lane_kind"].cat
+        program = [number for number, lane in enumerate(lanes.categories) if lane in _PROGRAM_LANES]
+        self.is_program = np.isin(lanes.codes.to_numpy(), program)
+        self._texts = [
+            (table[column].cat.categories, table[column].cat.codes.to_numpy()) for column in ("category", "name")
+        ]
+
+    def rows_of(self, rank: int) -> np.ndarray:
+        """The rows of a rank."""
+        first, last = np.searchsorted(self._rank, (rank, rank + 1))
+        return self._order[first:last]
+
+    def described(self, row: int) -> tuple[str, str]:
+        """Category and name of a span."""
+        (categories, category), (names, name) = self._texts
+        return str(categories[category[row]]), str(names[name[row]])
 
 
 def _how(end: RankEnd) -> str:
@@ -116,18 +149,17 @@ def _is_waiting(end: RankEnd) -> bool:
     ) or any(not tensor.is_negotiated for tensor in end.open_tensors)
 
 
-def _activity(spans: pd.DataFrame, end: RankEnd) -> tuple[str, bool]:
+def _activity(spans: _Spans, rows: np.ndarray, end: RankEnd) -> tuple[str, bool]:
     """What the program did last, and whether it was still at it."""
     inner = [span for span in end.open_spans if span.lane in _PROGRAM_LANES and span.name != STEP]
     if inner:
         return _named(inner[-1].category, inner[-1].name), True
-    own = spans[spans["lane_kind"].isin(_PROGRAM_LANES)]
-    if own.empty:
+    own = rows[spans.is_program[rows]]
+    if not len(own):
         return "", False
-    ends_ns = (own["start_ns"] + own["dur_ns"]).to_numpy()
     # Of those that end together the outermost counts, which begins first.
-    last = own[ends_ns == ends_ns.max()].sort_values("start_ns", kind="stable").iloc[0]
-    return _named(str(last["category"]), str(last["name"])), False
+    last = own[np.lexsort((spans.start_ns[own], -spans.end_ns[own]))[0]]
+    return _named(*spans.described(int(last))), False
 
 
 def _named(category: str, name: str) -> str:

@@ -70,6 +70,11 @@ class Pipeline:
         )
 
 
+def has_pipeline(trace: Trace) -> bool:
+    """Whether any rank shows stages of a pipeline."""
+    return bool(trace.spans["name"].cat.categories.str.startswith(STAGE).any())
+
+
 def find_pipeline(trace: Trace, spans: pd.DataFrame) -> Pipeline | None:
     """The stages in some spans of one rank; None if there are none.
 

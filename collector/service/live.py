@@ -1,7 +1,8 @@
 """The newest analysis of shards that grow.
 
 Every so often what has been written is read again.  Of shards that have become large only the newest part is: the metadata at the
-beginning and as much of the end as a window holds, so that a run of days costs what its last minutes cost.
+beginning and as much of the end as a window holds, so that a run of days costs what its last minutes cost.  Where only sums of
+steps are recorded, a window of minutes is a few kilobytes, and a job of a thousand ranks is read again every few seconds.
 """
 
 import logging
@@ -14,14 +15,21 @@ from pathlib import Path
 from typing import Final
 
 from ...timeline.errors import TlkitError, TraceNotFoundError
+from ...timeline.model.trace import Trace
 from ...timeline.read.open import files_of, open_trace
+from ...timeline.record.sampled_format import STEPS_EVENT
 from ..analysis import Analysis, analyze
 
 #: Bytes of each shard that are looked at.
 WINDOW_NBYTES: Final = 24 * 1024 * 1024
+#: The same of shards that hold sums of steps only; one event of them has 20 KB at most.
+SUMS_WINDOW_NBYTES: Final = 24 * 1024
+#: Steps of these that are looked at: of more, a rank that has just become slow is too small a share to be named.
+SUMS_STEPS: Final = 120
 #: Bytes at the beginning within which the metadata lies.
 _HEAD_NBYTES: Final = 256 * 1024
 _METADATA: Final = re.compile(rb'"ph": ?"M"')
+_SUMS: Final = STEPS_EVENT.encode()
 REFRESH_S: Final = 1.0
 #: An analysis may take this share of the time, so that it never keeps a core.
 _BUSY_SHARE: Final = 0.5
@@ -53,6 +61,8 @@ class Follower:
         self._window_nbytes = window_nbytes
         self._stopping = threading.Event()
         self._seen: dict[Path, int] = {}
+        self._only_sums = False
+        """Whether no step was recorded in full so far."""
         self._thread = threading.Thread(target=self._run, name="tlkit-follower", daemon=True)
 
     def start(self) -> None:
@@ -90,20 +100,33 @@ class Follower:
         sizes = {path: path.stat().st_size for path in files_of(self._paths)}
         if sizes == self._seen:
             return False
-        if all(size <= self._window_nbytes + _HEAD_NBYTES for size in sizes.values()):
-            analysis = analyze(open_trace(self._paths, use_cache=False))
-        else:
+        window = min(self._window_nbytes, SUMS_WINDOW_NBYTES) if self._only_sums else self._window_nbytes
+        is_cut = any(size > window + (0 if self._only_sums else _HEAD_NBYTES) for size in sizes.values())
+        if is_cut:
             with tempfile.TemporaryDirectory(prefix="tlkit-window-") as folder:
                 for path, size in sizes.items():
-                    _cut(path, size, Path(folder) / path.name, self._window_nbytes)
+                    _cut(path, size, Path(folder) / path.name, window)
                 # Places of args are forgotten with the folder: what looks them up has to do without.
-                analysis = analyze(open_trace(folder, use_cache=False), warm_up=0)
+                trace = open_trace(folder, use_cache=False)
+        else:
+            trace = open_trace(self._paths, use_cache=False)
+        self._only_sums = not trace.meta.knows_order
+        steps = _newest(trace) if self._only_sums else None
+        analysis = analyze(trace, warm_up=0 if is_cut or steps else None, steps=steps)
         self._seen = sizes
         total = sum(sizes.values())
-        last = " (its newest part)" if any(size > self._window_nbytes for size in sizes.values()) else ""
+        last = " (its newest part)" if is_cut or steps else ""
         self._on_status(f"live: {len(sizes)} shards, {total / 1e6:.1f} MB{last}")
         self._on_new(analysis)
         return True
+
+
+def _newest(trace: Trace) -> tuple[int, int] | None:
+    """The newest steps that all ranks have ended, the first and the one after the last; None if there are no more."""
+    numbers = trace.steps.groupby("rank")["step"].max()
+    last = int(numbers.min()) if len(numbers) else -1
+    first = int(trace.steps["step"].min()) if len(numbers) else 0
+    return (last + 1 - SUMS_STEPS, last + 1) if last + 1 - first > SUMS_STEPS else None
 
 
 def _cut(path: Path, size: int, target: Path, window_nbytes: int) -> None:
@@ -113,7 +136,7 @@ def _cut(path: Path, size: int, target: Path, window_nbytes: int) -> None:
         lines = head.split(b"\n")
         metadata = 0
         for line in lines[:-1]:
-            if line.strip() not in {b"[", b""} and not _METADATA.search(line):
+            if line.strip() not in {b"[", b""} and (_SUMS in line or not _METADATA.search(line)):
                 break
             metadata += len(line) + 1
         out.write(head[:metadata])

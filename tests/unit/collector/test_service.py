@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.traces import make_trace
-from tlkit.collector import analyze
+from tlkit.collector import Analysis, analyze
 from tlkit.collector.service.alerts import ARRIVAL_S, Alerts
-from tlkit.collector.service.live import Follower
+from tlkit.collector.service.live import SUMS_STEPS, Follower
 from tlkit.collector.service.metrics import MAX_LABEL, label, to_prometheus
 from tlkit.timeline.errors import TraceNotFoundError
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, make_table
+from tlkit.timeline.record.sampled_format import NO_STEP, SampledFormat
+from tlkit.timeline.record.shard_format import ShardClock, ShardHeader
 
 from .test_diagnosis import changed, jittered
 
@@ -128,3 +130,33 @@ def test_a_follower_sees_what_grows_and_of_a_long_run_its_end(tmp_path: Path) ->
     assert seen[0] == (49, 49)
     assert seen[1][0] == 4999
     assert 500 < seen[1][1] < 3000
+
+
+def header_of(rank: int) -> ShardHeader:
+    """One of four ranks of a host."""
+    clock = ShardClock(origin_ns=0, origin_unix_ns=0)
+    return ShardHeader(
+        run_id="ab" * 8, rank=rank, size=4, local_rank=rank, host="h", boot_id="b", process_id=rank, device="cpu", clock=clock
+    )  # fmt: skip
+
+
+def test_a_rank_that_becomes_slow_is_named_however_long_the_run_was(tmp_path: Path) -> None:
+    """Where only sums are recorded: of ten thousand steps the newest are looked at, in which thirty slow ones count."""
+    seen: list[Analysis] = []
+    follower = Follower([str(tmp_path)], seen.append)
+    for count in (50, 10_000, 10_030):
+        for rank in range(4):
+            form = SampledFormat(header_of(rank), NO_STEP, clock=lambda: 0.0)
+            text, at_ns = "[\n" + "".join(form.head()), 0
+            for number in range(count):
+                took_ns = 5_000_000 + (3_000_000 if rank == 2 and number >= 10_000 else number * rank % 7 * 10_000)
+                text += form.span("FORWARD", "forward", 1, at_ns, at_ns + took_ns, None)
+                text += form.span("SYNCHRONIZE", "other", 1, at_ns + took_ns, at_ns + 9_000_000, None)
+                text += form.span("STEP", "step", 0, at_ns, at_ns + 9_000_000, {"step": number})
+                at_ns += 9_000_000
+            (tmp_path / f"t.rank{rank}.json").write_text(text + form.pending())
+        assert follower.look()
+
+    assert seen[1].facts.steps.count == seen[2].facts.steps.count == SUMS_STEPS
+    assert [finding.ranks for finding in seen[1].findings if finding.class_ == "straggler"] == []
+    assert [finding.ranks for finding in seen[2].findings if finding.class_ == "straggler"] == [(2,)]
