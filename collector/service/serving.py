@@ -14,17 +14,38 @@ from flask import Flask
 
 from ...timeline.errors import UsageError
 from .bridge import Bridge
-from .connections import HEADER_S, MAX_HEADER_NBYTES, Connection
+from .connections import HEADER_S, MAX_CONNECTIONS, MAX_HEADER_NBYTES, Connection
 from .reachable import shown_host
 
 #: Answers that are under way when the server ends.
 _LAST_ANSWERS_S: Final = 3
-#: Open files; connections whose TLS is not set up yet are not counted by `connections.py`.
+#: Open files: twice MAX_CONNECTIONS, what is being accepted, and files of runs.
 _FILES: Final = 8192
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose TLS connections have to be set up within the time that a header has."""
+    """An event loop in which TLS has to be set up within the time that a header has, and on so many connections at once.
+
+    Where there are more the one goes that has been at it longest: `connections.py` knows of a connection only afterwards.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._setting_up: dict[asyncio.Future[Any], asyncio.Transport] = {}
+
+    # asyncio has no public place between the acceptance of a connection and the end of its handshake.
+    def _make_ssl_transport(
+        self, rawsock: socket.socket, protocol: Any, sslcontext: Any, waiter: asyncio.Future[Any], **settings: Any
+    ) -> asyncio.Transport:
+        made: asyncio.Transport = super()._make_ssl_transport(  # type: ignore[misc]
+            rawsock, protocol, sslcontext, waiter, **settings
+        )
+        self._setting_up[waiter] = made
+        waiter.add_done_callback(lambda done: self._setting_up.pop(done, None))
+        if len(self._setting_up) > MAX_CONNECTIONS:
+            # Soon: of many that come at once even the first knows its socket only after this.
+            self.call_soon(self._setting_up.pop(next(iter(self._setting_up))).abort)
+        return made
 
     async def create_server(self, *args: Any, **settings: Any) -> asyncio.Server:
         if settings.get("ssl") is not None:

@@ -43,7 +43,7 @@ class Server:
                 env={**os.environ, **(settings or {})},
             )  # fmt: skip
         assert self.process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.process.stdout.readline())
+        found = re.search(r"https?://127\.0\.0\.1:(\d+)", self.process.stdout.readline())
         if found is None:
             self.stop()
             raise AssertionError(log.read_text())

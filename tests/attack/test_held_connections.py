@@ -5,6 +5,7 @@ import json
 import random
 import resource
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -101,6 +102,40 @@ def test_half_open(
     report(
         f"{count} connections with {begun[:16]!r} at {serving.__name__}: others wait {1000 * slowest_s:.0f} ms at most"
     )
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_handshakes_have_a_limit(tmp_path: Path) -> None:
+    """Connections on which TLS is never set up: others are answered, and no more of them are held than of any."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+               "-keyout", "key.pem", "-out", "cert.pem"]  # fmt: skip
+    try:
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is needed to make a certificate")
+    count = amount(700, 3000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2 * count + 200)), hard))
+    keys = ("--certfile", str(tmp_path / "cert.pem"), "--keyfile", str(tmp_path / "key.pem"))
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    trusting.check_hostname = False
+    slowest_s = 0.0
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(collecting(tmp_path / "kept", *keys))
+        address = ("127.0.0.1", server.port)
+        held = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(count)]
+        most = 0
+        for _ in range(5):
+            began = time.monotonic()
+            with trusting.wrap_socket(socket.create_connection(address, timeout=30)) as asking:
+                asking.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer sesame\r\n\r\n")
+                assert asking.recv(12) == b"HTTP/1.1 200"
+            slowest_s = max(slowest_s, time.monotonic() - began)
+            most = max(most, server.descriptors)
+        assert most < MAX_HELD + 100
+        assert sum(map(is_closed, held)) >= count - MAX_HELD - 1
+        wait_for(lambda: all(map(is_closed, held)), "they are held still")
+    report(f"{count} connections without a handshake: {most} files open, others wait {1000 * slowest_s:.0f} ms at most")
 
 
 @pytest.mark.timeout(LIMIT_S)
