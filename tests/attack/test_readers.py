@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 COUNT = examples(100)
 #: Files that one process attacks.
 BATCH = 50
-WORKERS = 2
+WORKERS = int(os.environ.get("TLKIT_FUZZ_WORKERS", "2"))
 
 
 def attack(folder: Path, first: int) -> dict[str, Any]:
