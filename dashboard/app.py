@@ -91,6 +91,7 @@ def _frame(source: Source) -> Any:
                     html.Nav(_links(source), id="pages", **{"aria-label": "pages"}),
                     html.Span(clean(source.status), id="status", className="soft", role="status"),
                     html.Span(id="pulse", className="soft"),
+                    *_dump_button(source),
                     html.Button("dark", id="theme-switch", title="dark or light (D)", type="button"),
                     html.P(describe_run(source.analysis), id="run", className="soft"),
                 ]
@@ -102,6 +103,17 @@ def _frame(source: Source) -> Any:
         ],
         id="frame",
     )
+
+
+def _dump_button(source: Source) -> list[Any]:
+    """Asks the ranks for what their flight recorders have, where there is somebody to ask."""
+    if source.ask_dump is None:
+        return []
+    title = "have the flight recorders of all ranks set aside their newest steps"
+    return [
+        html.Button("set aside", id="dump", title=title, type="button", n_clicks=0),
+        html.Span(id="dump-answer", className="soft", role="status"),
+    ]
 
 
 def _links(source: Source) -> list[Any]:
@@ -211,6 +223,11 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         ]
         return predicted(source, [*changes, *map(str, switches if isinstance(switches, list) else [])])
 
+    if source.ask_dump is not None:
+        app.callback(Output("dump-answer", "children"), Input("dump", "n_clicks"), prevent_initial_call=True)(
+            lambda clicks: asked_dump(source, clicks)
+        )
+
     app.clientside_callback(
         "function(path, run) { return window.tlkit.setTitle(path, run); }",
         Output("run", "title"),
@@ -262,6 +279,16 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
         return PAGES[name][1](view)
     except (LookupError, TlkitError) as error:
         return empty(PAGES[name][0], clean(str(error)))
+
+
+def asked_dump(source: Source, clicks: object) -> str:
+    """The answer to the button that asks the flight recorders for what they have."""
+    if source.ask_dump is None or not isinstance(clicks, int) or clicks < 1:
+        raise PreventUpdate
+    try:
+        return clean(source.ask_dump())
+    except (OSError, TlkitError) as error:
+        return clean(str(error))
 
 
 def predicted(source: Source, changes: list[str]) -> str:

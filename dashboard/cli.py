@@ -18,6 +18,7 @@ from ..collector.service.mirror import Mirror
 from ..timeline.commands.arguments import Parser, parse_ranks, run_command, with_completion
 from ..timeline.commands.progress import ProgressBar
 from ..timeline.errors import UsageError
+from ..timeline.record.flight_requests import listens, request_dump
 
 if TYPE_CHECKING:
     from .other_runs import OtherRuns
@@ -117,20 +118,35 @@ def _follow(
         source.status = "; ".join(filter(None, said.values()))
 
     paths = arguments.trace
+    source.ask_dump = lambda: _ask_ranks(paths)
     if arguments.collector:
-        paths = _mirrored(arguments, stack, lambda words: tell("trouble", words))
+        paths = _mirrored(arguments, stack, source, lambda words: tell("trouble", words))
     Follower(paths, source.replace, lambda words: tell("run", words)).start()
     return source
 
 
+def _ask_ranks(paths: Sequence[str]) -> str:
+    """Ask the ranks that record on this machine for what their flight recorders have; returns what to say of it."""
+    named = [Path(path) for path in paths]
+    folder = next((each for each in (path if path.is_dir() else path.parent for path in named) if listens(each)), None)
+    if folder is None:
+        return (
+            "no flight recorder records here: the job needs HOROVOD_FLIGHT_RECORDER, and --follow its FOLDER/recording"
+        )
+    number = secrets.token_hex(4)
+    request_dump(folder, f"asked for in the dashboard (request {number})")
+    return f"asked (request {number}); it will be in {folder.parent}"
+
+
 def _mirrored(
-    arguments: argparse.Namespace, stack: contextlib.ExitStack, on_trouble: Callable[[str], None]
+    arguments: argparse.Namespace, stack: contextlib.ExitStack, source: "Source", on_trouble: Callable[[str], None]
 ) -> list[str]:
     """A folder into which the collector's run is fetched."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tlkit-mirror-"))
     given = arguments.collector_token or os.environ.get("TLKIT_TOKEN")
     token = read_token(arguments.collector_token_file, given) or ""
     mirror = Mirror(arguments.collector, arguments.run, token, Path(folder), on_trouble)
+    source.ask_dump = mirror.ask_dump
     stack.callback(mirror.stop)
     mirror.start()
     return [folder]

@@ -1,6 +1,7 @@
 """What a dashboard shows: an analysis that stays as it is, or one that is made anew while a job runs."""
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from ..collector.analysis import Analysis
@@ -45,6 +46,8 @@ class Source:
         self.is_live = is_live
         self.status = waiting
         """Words for the header of a live page."""
+        self.ask_dump: Callable[[], str] | None = None
+        """Asks the ranks for what their flight recorders have, and returns what to say of it; None if nobody can be asked."""
 
     @property
     def version(self) -> int:

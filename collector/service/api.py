@@ -6,6 +6,7 @@ from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from ..reports.report import make_report
+from .dumps import NoRecorderError
 from .guard import protect
 from .identity import RUN_ID
 from .jobs import Jobs
@@ -41,14 +42,31 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
         except RefusedError as error:
             return _error(_STATUS.get(type(error), 400), str(error))
         jobs.wake(run)
-        return jsonify({"size": size})
+        return jsonify({"size": size, **_asked(run)})
 
     @server.post("/v1/runs/<run>/alive")
     def alive(run: str) -> Any:
         try:
-            return jsonify({"ok": True}) if store.hear(run) else _error(404, "there is no such run")
+            return jsonify({"ok": True, **_asked(run)}) if store.hear(run) else _error(404, "there is no such run")
         except RefusedError as error:
             return _error(400, str(error))
+
+    def _asked(run: str) -> dict[str, Any]:
+        """What the sender is to pass on to the ranks, if it says that it can."""
+        asked = jobs.dumps.hear(run) if request.args.get("dumps") == "1" else None
+        return {} if asked is None else {"dump": asked}
+
+    @server.post("/v1/runs/<run>/dump")
+    def dump(run: str) -> Any:
+        try:
+            return jsonify({"request": jobs.dumps.ask(run, request.args.get("why", ""))}), 202
+        except NoRecorderError as error:
+            return _error(404, str(error))
+
+    @server.post("/v1/runs/<run>/dump/<number>")
+    def passed_on(run: str, number: str) -> Any:
+        jobs.dumps.pass_on(run, number)
+        return jsonify({"ok": True})
 
     @server.get("/v1/runs")
     def runs() -> Any:
@@ -63,6 +81,7 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
                     "shards": store.sizes(run),
                     "run_id": store.run_id(run),
                     "waiting": store.waiting.reasons().get(run, ""),
+                    "dump": jobs.dumps.state(run),
                 }
             )
         except RefusedError as error:

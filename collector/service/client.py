@@ -18,7 +18,7 @@ _TIMEOUT_S: Final = 35.0
 #: Bytes of an answer; pieces of shards have up to 8 MiB.
 _MAX_NBYTES: Final = 64 * 1024 * 1024
 #: Statuses that are answers.
-_ANSWERS: Final = {200, 404, 409, 412}
+_ANSWERS: Final = {200, 202, 404, 409, 412}
 #: Others below 500 that may be over in a moment: too slow, too early, too many.
 _PASSING: Final = {408, 425, 429}
 

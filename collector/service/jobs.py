@@ -7,6 +7,7 @@ from typing import Final
 
 from ..analysis import Analysis
 from .alerts import Alerts
+from .dumps import Dumps
 from .live import Follower
 from .store import ShardStore
 
@@ -23,6 +24,8 @@ class Jobs:
 
     def __init__(self, store: ShardStore, alerts: Alerts) -> None:
         self.store = store
+        self.dumps = Dumps()
+        """What their flight recorders are asked for."""
         self._alerts = alerts
         self._lock = threading.Lock()
         self._followers: dict[str, Follower] = {}

@@ -86,6 +86,21 @@ class Mirror:
         waiting = described.get("waiting")
         return f"the collector does not take more of this run: {waiting}" if waiting else ""
 
+    def ask_dump(self) -> str:
+        """Ask the run's flight recorders to set aside what they have; returns what to say of it.
+
+        Raises:
+            OSError: the collector does not answer.
+            UsageError: it refuses.
+        """
+        if self.run is None:
+            return "there is no run yet"
+        where = f"/v1/runs/{urllib.parse.quote(self.run, safe='')}"
+        status, answer = self._client.ask("POST", f"{where}/dump?why=asked+for+in+the+dashboard", b"")
+        if status == 404:  # noqa: PLR2004
+            return str(answer.get("error", "the run cannot be asked"))
+        return f"asked (request {answer.get('request', '')}); the job's log says where it is"
+
     def _fetch_shard(self, where: str, path: Path, size: int) -> None:
         have = path.stat().st_size if path.exists() else 0
         while have < size:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ...timeline.errors import TraceNotFoundError, UsageError
 from ...timeline.read.open import files_of
+from ...timeline.record.flight_requests import listens, request_dump
 from .client import Client, WaitError
 from .identity import HEAD_NBYTES, digest_of, run_id_in, start_of_before
 
@@ -23,6 +24,8 @@ PIECE_NBYTES: Final = 1024 * 1024
 POLL_S: Final = 0.25
 #: A sender that has nothing to send says that it is there.
 ALIVE_S: Final = 10.0
+#: One whose run has a flight recorder also asks whether somebody wants what it has.
+ASK_S: Final = 2.0
 #: Waits after failures, doubled each time.
 _FIRST_WAIT_S: Final = 0.25
 _LONGEST_WAIT_S: Final = 5.0
@@ -69,6 +72,10 @@ class Pusher:
         self._goal: dict[str, int] = {}
         self._conflicts = 0
         self._told: set[str] = set()
+        self._recording: Path | None = None
+        """The folder of a flight recorder whose ranks hear requests."""
+        self._asked = ""
+        """The request that was passed on last."""
         self._alive_s = time.monotonic()
 
     def send_new(self, *, is_last: bool = False) -> int:
@@ -124,6 +131,7 @@ class Pusher:
         others = [path.name for path, of in ids.items() if of and of != run_id]
         if others:
             self._say_once(f"left out, since they are of another run: {', '.join(others[:8])}")
+        self._recording = next((path.parent for path in found if listens(path.parent)), None)
         # A shard that names no run yet is left until it does, where others do.
         return [
             path
@@ -181,7 +189,7 @@ class Pusher:
                 self._conflicts = 0
 
     def _put(self, name: str, offset: int, before: bytes, piece: bytes) -> int:
-        known = {"offset": offset, "run_id": self._run_id, "before": digest_of(before) if before else ""}
+        known = {"offset": offset, "run_id": self._run_id, "before": digest_of(before) if before else "", **self._can()}
         query = urllib.parse.urlencode({key: value for key, value in known.items() if value != ""})
         status, answer = self._client.ask("PUT", f"{self._where()}/shards/{urllib.parse.quote(name)}?{query}", piece)
         if status == 412:  # noqa: PLR2004  precondition failed
@@ -190,6 +198,7 @@ class Pusher:
         if status == 404 or not isinstance(size, int) or size < 0:  # noqa: PLR2004
             raise UsageError(f"{_UNREADABLE}: {self._client.url} is no collector")
         self._alive_s = time.monotonic()
+        self._pass_on(answer)
         return size
 
     def _ask_sizes(self) -> None:
@@ -204,13 +213,39 @@ class Pusher:
 
     def _stay(self, *, sent: bool) -> None:
         """Say that we are there, so that the run counts as live."""
-        if sent or time.monotonic() - self._alive_s < ALIVE_S:
+        if sent or time.monotonic() - self._alive_s < (ALIVE_S if self._recording is None else ASK_S):
             return
         self._alive_s = time.monotonic()
-        status, _ = self._client.ask("POST", f"{self._where()}/alive", b"")
+        query = urllib.parse.urlencode(self._can())
+        status, answer = self._client.ask("POST", f"{self._where()}/alive" + (f"?{query}" if query else ""), b"")
+        self._pass_on(answer)
         if status == 404:  # noqa: PLR2004
             self._say(f"the collector has no run {self.run} any more: it is sent again")
             self._forget()
+
+    def _can(self) -> dict[str, str]:
+        """What the collector is told if the ranks can be asked to set their recordings aside."""
+        return {} if self._recording is None else {"dumps": "1"}
+
+    def _pass_on(self, answer: dict[str, Any]) -> None:
+        """Tell the ranks if somebody at the collector wants what their flight recorders have, and the collector that they know.
+
+        Raises:
+            OSError: the collector does not answer; it asks again.
+        """
+        asked = answer.get("dump")
+        if self._recording is None or not isinstance(asked, dict):
+            return
+        number, why = str(asked.get("request", ""))[:40], str(asked.get("why", ""))
+        if number != self._asked:
+            try:
+                request_dump(self._recording, why)
+            except OSError as error:
+                self._say_once(f"the ranks cannot be asked at {self._recording}: {error.strerror}")
+                return
+            self._asked = number
+            self._say(f"{self.run}: {why}; its ranks set aside what they have, in {self._recording.parent}")
+        self._client.ask("POST", f"{self._where()}/dump/{urllib.parse.quote(number, safe='')}", b"")
 
     def _where(self) -> str:
         return f"/v1/runs/{urllib.parse.quote(self.run or '', safe='')}"

@@ -15,6 +15,7 @@ from typing import Final
 from ...timeline.errors import TraceError
 from ...timeline.record import recorder
 from ...timeline.record.flight import FlightRecorder, SlowSteps
+from ...timeline.record.flight_requests import Requests
 from ...timeline.record.shard_writer import ShardWriter, uncaught
 
 _log = logging.getLogger("tlkit.runtime")
@@ -23,6 +24,10 @@ SLOW_STEPS: Final = "slow-steps"
 STALL: Final = "stall"
 SIGNAL: Final = "signal"
 CALL: Final = "call"
+REQUEST: Final = "request"
+
+#: Requests that are obeyed.  The rest of what may be set aside is for alarms that nobody asks for.
+MAX_REQUESTS: Final = 10
 
 #: How long the end of a job waits for a copy.
 COPY_TIMEOUT_S: Final = 10.0
@@ -55,7 +60,11 @@ class Flight:
             slow = SlowSteps()
             writer.on_step = lambda duration_ns: self._raise_if(SLOW_STEPS, slow.add(duration_ns))
         self._copying: list[threading.Thread] = []
+        self._obeyed: set[str] = set()
+        self._requests: Requests | None = None
         self._listen()
+        if writer.header.local_rank == 0:
+            self._expect_requests(writer)
         try:
             recorder.start_timeline(writer)
         except TraceError:
@@ -66,8 +75,28 @@ class Flight:
         if why:
             self._alarm(kind, why)
 
+    def _expect_requests(self, writer: ShardWriter) -> None:
+        """One rank of each host looks for requests, on the writer's thread, which is awake whatever the training does."""
+        try:
+            requests = self._requests = Requests(writer.wanted.parent)
+        except OSError as error:
+            _log.warning("the flight recorder hears no requests at %s: %s", writer.wanted.parent, error.strerror)
+            return
+        writer.add_drain(lambda: self._raise_if(REQUEST, requests.look()))
+
+    def _is_refused(self, name: str, why: str) -> bool:
+        """Whether it is a request that was obeyed, as those that come from several hosts are, or one too many."""
+        if name.partition("-")[2] != REQUEST:
+            return False
+        if why in self._obeyed or len(self._obeyed) >= MAX_REQUESTS:
+            return True
+        self._obeyed.add(why)
+        return False
+
     def set_aside(self, name: str, why: str) -> None:
         """Copy the recording, on a thread of its own: whoever hears the alarm has other work."""
+        if self._is_refused(name, why):
+            return
         thread = threading.Thread(target=self._recorder.set_aside, args=(name, why), name="tlkit-flight", daemon=True)
         self._copying.append(thread)
         thread.start()
@@ -79,6 +108,8 @@ class Flight:
             reason: why the job has failed; "" if it has not.
         """
         self._stop_listening()
+        if self._requests is not None:
+            self._requests.stop()
         # What is being copied is not removed under the copy.
         for thread in self._copying:
             thread.join(COPY_TIMEOUT_S)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.attack.harness import collecting, start_push, wait_for
 from tlkit.timeline import open_trace
 from tlkit.timeline.record.flight import RECORDING, WHY
 
@@ -290,3 +291,44 @@ raise RuntimeError("on purpose")
     assert RECORDING in folders(tmp_path)
     assert "has not ended a step for" in json.loads((tmp_path / "001-stall" / WHY).read_text())["why"]
     assert "RuntimeError: on purpose" in json.loads((tmp_path / RECORDING / WHY).read_text())["why"]
+
+
+def test_a_collector_asks_the_ranks_for_what_they_have(tmp_path: Path) -> None:
+    """Through the process that sends their recording; also while the training hangs, and once for one request."""
+    script = (
+        TRAIN
+        + """
+train(30)
+while not os.path.exists(os.environ["ENOUGH"]):
+    time.sleep(0.05)
+hvd.shutdown()
+answer(0)
+"""
+    )
+    base, enough = tmp_path / "flight", tmp_path / "enough"
+    base.mkdir()
+    processes = start_ranks(2, script, {"HOROVOD_FLIGHT_RECORDER": str(base), "ENOUGH": str(enough)})
+    started(processes, base)
+    with collecting(tmp_path / "kept") as server:
+        push = start_push(base / RECORDING, server.url, tmp_path / "push.log", "--run", "job")
+        try:
+            wait_for(
+                lambda: server.ask("/v1/runs/job")[1].get("dump", {}).get("possible"), "the sender is not heard of"
+            )
+            assert server.ask("/v1/runs/job/dump", "POST", headers={"Authorization": "Bearer wrong"})[0] == 401
+            status, asked = server.ask("/v1/runs/job/dump?why=loss+is+nan", "POST")
+            assert status == 202
+            wait_for((base / "001-request" / WHY).exists, (tmp_path / "push.log").read_text())
+            assert server.ask("/v1/runs/job")[1]["dump"]["passed_on"] == asked["request"]
+        finally:
+            push.terminate()
+            push.wait(60)
+            enough.touch()
+            results = finish_ranks(processes)
+    assert [result.answer for result in results] == [0, 0]
+    assert folders(base) == ["001-request"]
+    told = json.loads((base / "001-request" / WHY).read_text())
+    assert told["why"] == f"loss is nan (request {asked['request']})"
+    trace = open_trace(base / "001-request")
+    assert trace.meta.ranks == (0, 1)
+    assert trace.steps.groupby("rank")["step"].max().tolist() == [29, 29]

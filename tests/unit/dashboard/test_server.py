@@ -13,6 +13,7 @@ from tlkit.collector.analysis import analyze
 from tlkit.collector.service.compression import choose_encoding
 from tlkit.dashboard.app import create_app
 from tlkit.dashboard.source import Source
+from tlkit.timeline.errors import UsageError
 
 SAMPLES = Path(__file__).parents[3] / "samples" / "traces"
 
@@ -131,3 +132,41 @@ def test_short_and_refused_answers_are_left_alone(client: FlaskClient) -> None:
 @pytest.mark.parametrize(("said", "expected"), [("", None), ("br;q=x", None), ("*", None), ("deflate, gzip", "gzip"), ("gzip, br;q=0", "gzip"), ("br , gzip", "br")])  # fmt: skip
 def test_encodings(said: str, expected: str | None) -> None:
     assert choose_encoding(said) == expected
+
+
+def test_a_page_that_can_ask_the_ranks_has_a_button_for_it() -> None:
+    """What the flight recorder's side says is shown; what fails, too, and as text; a click that was none asks nothing."""
+    asked: list[int] = []
+
+    def ask() -> str:
+        asked.append(1)
+        if len(asked) > 1:
+            raise UsageError("the collector refuses: \x1b[31mno")
+        return "asked (request 1)"
+
+    source = Source(analyze(SAMPLES / "slow-rank"), is_live=True)
+    source.ask_dump = ask
+    client = create_app(source, token="sesame").server.test_client()
+    key = {"Authorization": "Bearer sesame"}
+    assert '"dump"' in client.get("/_dash-layout", headers=key).get_data(as_text=True)
+    body = {
+        "output": "dump-answer.children",
+        "outputs": {"id": "dump-answer", "property": "children"},
+        "inputs": [{"id": "dump", "property": "n_clicks", "value": 1}],
+        "changedPropIds": ["dump.n_clicks"],
+        "state": [],
+    }
+    assert client.post(CALLBACKS, json=body).status_code == 401
+    assert client.post(CALLBACKS, json=body, headers={**key, "Origin": "http://evil.example"}).status_code == 403
+    assert asked == []
+    answers = [client.post(CALLBACKS, json=body, headers=key).get_data(as_text=True) for _ in range(2)]
+    assert "asked (request 1)" in answers[0]
+    assert "the collector refuses" in answers[1]
+    assert "\\u001b" not in answers[1]
+    body["inputs"] = [{"id": "dump", "property": "n_clicks", "value": 0}]
+    assert client.post(CALLBACKS, json=body, headers=key).status_code == 204
+    assert len(asked) == 2
+
+
+def test_a_page_that_can_ask_nobody_has_no_button(client: FlaskClient) -> None:
+    assert '"dump"' not in client.get("/_dash-layout").get_data(as_text=True)
