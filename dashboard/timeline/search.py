@@ -122,7 +122,7 @@ def _in_files(args: FileArgs, needle: bytes, begin: int, until: float) -> tuple[
     row = begin
     while row < len(args) and len(hits) < MAX_BY_ARGS and time.monotonic() <= until:
         part, first = args.part_of(row)
-        places = args.parts[part][1]
+        places = args.places(part)
         starts, sizes = places.starts, places.sizes
         last = first + len(starts)
         index = np.arange(row - first, len(starts))

@@ -1,18 +1,22 @@
 """The args of spans, left in the files until somebody asks."""
 
 import os
+import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import overload
+from typing import Final, overload
 
 import numpy as np
 
 from ..errors import TraceError
 from ..scanning import Events
 from .source import Source
+
+#: Files whose places are kept after they were read for a question: the next one is mostly about the same file.
+MAX_RECENT: Final = 4
 
 
 @dataclass(slots=True)
@@ -25,6 +29,21 @@ class Places:
     own: list[bytes]
     """Args of events that could not be read where they lie."""
 
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesLater:
+    """Places that are read when somebody asks for args: of a large trace they are a third of what its spans take."""
+
+    count: int
+    read: Callable[[], Places]
+    """Raises TraceError where they cannot be had any more."""
+
+    def __len__(self) -> int:
+        return self.count
+
 
 class FileArgs(Sequence[bytes]):
     """JSON text of the args of spans by row, read from the trace's files when asked for.
@@ -32,10 +51,12 @@ class FileArgs(Sequence[bytes]):
     The files have to be there still; a packed one is unpacked whole at the first question.
     """
 
-    def __init__(self, parts: Iterable[tuple[Source, Places]]) -> None:
+    def __init__(self, parts: Iterable[tuple[Source, Places | PlacesLater]]) -> None:
         """Join the args of several files, a row for every place."""
         self.parts = tuple(parts)
-        self._firsts = list(accumulate([len(places.starts) for _, places in self.parts], initial=0))
+        self._firsts = list(accumulate([len(places) for _, places in self.parts], initial=0))
+        self._recent: dict[int, Places] = {}
+        self._lock = threading.Lock()
         self._unpacked: dict[int, bytes] = {}
         self._descriptors: dict[int, int] = {}
 
@@ -67,7 +88,7 @@ class FileArgs(Sequence[bytes]):
         if not 0 <= row < len(self):
             raise IndexError(row)
         part, first = self.part_of(row)
-        places = self.parts[part][1]
+        places = self.places(part)
         start = int(places.starts[row - first])
         nbytes = int(places.sizes[row - first])
         if start == -1:
@@ -75,6 +96,22 @@ class FileArgs(Sequence[bytes]):
         if start < -1:
             return places.own[-2 - start]
         return self.read(part, start, nbytes)
+
+    def places(self, part: int) -> Places:
+        """Where the args of a part lie.
+
+        Raises:
+            TraceError: that cannot be found out any more.
+        """
+        places = self.parts[part][1]
+        if isinstance(places, Places):
+            return places
+        with self._lock:
+            found = self._recent.pop(part, None) or places.read()
+            self._recent[part] = found
+            while len(self._recent) > MAX_RECENT:
+                del self._recent[next(iter(self._recent))]
+            return found
 
     def part_of(self, row: int) -> tuple[int, int]:
         """In which part (`parts`) a row lies, and the first row of the part."""

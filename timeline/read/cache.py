@@ -1,17 +1,22 @@
 """Traces that were read before, kept as Arrow: the second look at a large trace is instant.
 
 A trace is kept under a key of its files' content and of the version of the tables, in a folder that is put in place whole by
-renaming, so that readers and writers at the same time never see half of one.  Files have checksums, and what is read back is held
-against what was written: whatever goes wrong with the cache, the trace is read from its files.
+renaming, so that readers and writers at the same time never see half of one.  Columns have checksums, and what is read back is
+held against what was written: whatever goes wrong with the cache, the trace is read from its files.
+
+A file holds the columns of a table one behind the other, each as an Arrow stream of its own.  A column that is replaced (times,
+by those on the common clock) is then given back alone, and places of args are read for the rank that somebody asks about.
 """
 
 import hashlib
 import logging
 import os
 import time
+import weakref
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,12 +24,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from ..errors import TraceError
 from ..model.columns import Encoded, assemble
 from ..model.ending import ends_from
 from ..model.trace import TABLES, Clock, RankClock, Trace, TraceMeta
 from ..vocabulary import Category
 from . import cache_entries
-from .args import FileArgs, Places
+from .args import FileArgs, Places, PlacesLater
 from .source import Source
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
@@ -43,8 +49,13 @@ _SAMPLES: Final = 64
 #: A large file that was changed less than this ago may change again without its times showing it.
 _RACY_NS: Final = 20_000_000
 
-#: Of the files of tables: Arrow's IPC format, not compressed, so that nothing has to be unpacked.
+#: Of the files of tables: Arrow's streams, not compressed, so that nothing has to be unpacked.
 _ENDING: Final = ".arrow"
+#: The file that says where args lie, or that holds them.
+_ARGS: Final = "args"
+
+Piece = list[int]
+"""Where something lies in a file: offset, bytes, checksum."""
 
 _log = logging.getLogger("tlkit.timeline")
 
@@ -113,22 +124,26 @@ def load(key: str, sources: Sequence[Source]) -> Trace | None:
         return None
 
 
-def store(key: str, trace: Trace, sources: Sequence[Source]) -> None:
-    """Keep a trace.  Failures are logged and have no other effect."""
+def store(key: str, trace: Trace, sources: Sequence[Source]) -> Trace:
+    """Keep a trace.  Failures are logged and have no other effect.
+
+    Returns:
+        The trace; where it was kept, its places of args are read from there from now on.
+    """
     base = cache_folder()
     if base is None:
-        return
+        return trace
     try:
         scratch = cache_entries.create(base)
         try:
-            texts = {name: _store_table(scratch, name, getattr(trace, name)) for name in TABLES}
+            tables = {name: _store_table(scratch, name, getattr(trace, name)) for name in TABLES}
             described = {
                 "meta": describe_meta(trace.meta, sources),
-                "texts": texts,
+                "texts": {name: texts for name, (_, texts) in tables.items()},
                 "rows": {name: len(getattr(trace, name)) for name in TABLES},
                 "raw_args": len(trace.raw_args),
                 "args": _store_args(scratch, trace.raw_args, sources),
-                "checksums": {path.stem: _checksum_of_file(path) for path in scratch.glob(f"*{_ENDING}")},
+                "pieces": {name: pieces for name, (pieces, _) in tables.items()},
             }
             cache_entries.put_in_place(scratch, base / key, described)
         except BaseException:
@@ -136,87 +151,134 @@ def store(key: str, trace: Trace, sources: Sequence[Source]) -> None:
             raise
         most = int(os.environ.get("TLKIT_CACHE_BYTES") or MAX_NBYTES)
         cache_entries.forget_oldest(base, key, most, time.time())
+        if isinstance(trace.raw_args, FileArgs):
+            return replace(trace, raw_args=_load_args(base / key, described, sources))
     except (OSError, ValueError, pa.ArrowException) as error:
         _log.warning("the trace is not kept in %s: %s", base, error)
+    return trace
 
 
-def _store_table(folder: Path, name: str, table: pd.DataFrame) -> dict[str, list[str]]:
-    """Write a table, texts as numbers; returns the texts."""
-    columns, texts = {}, {}
+def _store_table(folder: Path, name: str, table: pd.DataFrame) -> tuple[list[Piece], dict[str, list[str]]]:
+    """Write a table, texts as numbers; returns where its columns lie, and the texts."""
+    columns, texts = [], {}
     for column, dtype in TABLES[name].items():
         if dtype == "category":
-            columns[column] = pa.array(table[column].cat.codes.to_numpy())
+            columns.append({column: pa.array(table[column].cat.codes.to_numpy())})
             texts[column] = [str(text) for text in table[column].cat.categories]
         else:
-            columns[column] = pa.array(table[column].to_numpy())
-    _write(folder, name, columns)
-    return texts
+            columns.append({column: pa.array(table[column].to_numpy())})
+    return _write(folder, name, columns), texts
 
 
-def _write(folder: Path, name: str, columns: dict[str, pa.Array]) -> None:
+def _write(folder: Path, name: str, parts: Iterable[dict[str, pa.Array]]) -> list[Piece]:
+    """Write small tables of some columns one behind the other; returns where each of them lies."""
     path = cache_entries.touch(folder / f"{name}{_ENDING}")
-    table = pa.table(columns)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        # One batch: each column comes back in one piece, without being put together.
-        writer.write_table(table, max_chunksize=max(len(table), 1))
+    pieces = []
+    with path.open("wb") as file:
+        for part in parts:
+            table = pa.table(part)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                # One batch: each column comes back in one piece, without being put together.
+                writer.write_table(table, max_chunksize=max(len(table), 1))
+            content = sink.getvalue()
+            pieces.append([file.tell(), len(content), zlib.crc32(content)])
+            file.write(content)
+    return pieces
 
 
-def _checksum_of_file(path: Path) -> int:
-    with pa.memory_map(str(path)) as file:
-        return zlib.crc32(file.read_buffer())
+def _decoded(content: pa.Buffer | bytes, piece: Piece) -> pa.Table:
+    """What was written there.
 
-
-def _read(folder: Path, name: str, described: dict[str, Any]) -> pa.Table:
-    # Read rather than mapped, which is hardly faster: another host may remove what lies in a shared home, and a page
-    # that cannot be had any more ends the process.
-    with pa.OSFile(str(folder / f"{name}{_ENDING}")) as file:
-        content = file.read_buffer()
-    if zlib.crc32(content) != described["checksums"][name]:
-        raise ValueError(f"{name}: not what was written")
-    return pa.ipc.open_file(content).read_all()
+    Raises:
+        ValueError: it is something else.
+    """
+    _, nbytes, checksum = piece
+    if len(content) != nbytes or zlib.crc32(content) != checksum:
+        raise ValueError("not what was written")
+    return pa.ipc.open_stream(content).read_all()
 
 
 def _load_table(folder: Path, name: str, described: dict[str, Any]) -> pd.DataFrame:
-    table, texts = _read(folder, name, described), described["texts"][name]
-    if len(table) != described["rows"][name]:
-        raise ValueError(f"{name}: rows are missing")
+    texts, rows = described["texts"][name], described["rows"][name]
     part: dict[str, np.ndarray | Encoded] = {}
-    for column, dtype in TABLES[name].items():
-        values = table[column].to_numpy()
-        if dtype != "category":
-            part[column] = values
-            continue
-        if len(values) and not -1 <= int(values.min()) <= int(values.max()) < len(texts[column]):
-            raise ValueError(f"{name}.{column}: there is no such text")
-        part[column] = (values, texts[column])
+    # Read rather than mapped, which is hardly faster: another host may remove what lies in a shared home, and a page
+    # that cannot be had any more ends the process.
+    with pa.OSFile(str(folder / f"{name}{_ENDING}")) as file:
+        for (column, dtype), piece in zip(TABLES[name].items(), described["pieces"][name], strict=True):
+            file.seek(piece[0])
+            values = _decoded(file.read_buffer(piece[1]), piece)[column].to_numpy()
+            if len(values) != rows:
+                raise ValueError(f"{name}.{column}: rows are missing")
+            if dtype != "category":
+                part[column] = values
+                continue
+            if rows and not -1 <= int(values.min()) <= int(values.max()) < len(texts[column]):
+                raise ValueError(f"{name}.{column}: there is no such text")
+            part[column] = (values, texts[column])
     return assemble(TABLES[name], [part])
 
 
-def _store_args(folder: Path, raw_args: Sequence[bytes], sources: Sequence[Source]) -> list[dict[str, Any]]:
+def _store_args(folder: Path, raw_args: Sequence[bytes], sources: Sequence[Source]) -> dict[str, Any]:
     """Write where the args are, or the args themselves if they are in memory anyhow."""
     if not isinstance(raw_args, FileArgs):
-        _write(folder, "args", {"args": pa.array(list(raw_args), pa.large_binary())})
-        return []
+        return {"texts": _write(folder, _ARGS, [{"args": pa.array(list(raw_args), pa.large_binary())}])}
     number_of = {source.path: number for number, source in enumerate(sources)}
-    described = []
-    for number, (source, places) in enumerate(raw_args.parts):
-        columns = {"start": pa.array(places.starts), "nbytes": pa.array(places.sizes)}
-        _write(folder, f"args{number}", columns)
-        own = [text.decode("utf-8", "backslashreplace") for text in places.own]
-        described.append({"source": number_of[source.path], "own": own})
-    return described
+    all_places = [raw_args.places(number) for number in range(len(raw_args.parts))]
+    pieces = _write(
+        folder, _ARGS, ({"start": pa.array(each.starts), "nbytes": pa.array(each.sizes)} for each in all_places)
+    )
+    return {
+        "places": [
+            {
+                "source": number_of[source.path],
+                "count": len(places),
+                "own": [text.decode("utf-8", "backslashreplace") for text in places.own],
+                "piece": piece,
+            }
+            for (source, _), places, piece in zip(raw_args.parts, all_places, pieces, strict=True)
+        ]
+    }
 
 
 def _load_args(folder: Path, described: dict[str, Any], sources: Sequence[Source]) -> Sequence[bytes]:
-    if not described["args"]:
-        return tuple(_read(folder, "args", described)["args"].to_pylist())
-    parts = []
-    for number, part in enumerate(described["args"]):
-        table = _read(folder, f"args{number}", described)
-        own = [text.encode() for text in part["own"]]
-        places = Places(table["start"].to_numpy(), table["nbytes"].to_numpy(), own)
-        parts.append((sources[part["source"]], places))
-    return FileArgs(parts)
+    path = folder / f"{_ARGS}{_ENDING}"
+    found = described["args"]
+    if "texts" in found:
+        (piece,) = found["texts"]
+        return tuple(_decoded(path.read_bytes(), piece)["args"].to_pylist())
+    kept = _KeptPlaces(path)
+    if kept.nbytes != sum(part["piece"][1] for part in found["places"]):
+        raise ValueError("places of args are missing")
+    return FileArgs(
+        (sources[part["source"]], PlacesLater(part["count"], partial(kept.read, part))) for part in found["places"]
+    )
+
+
+class _KeptPlaces:
+    """The file that says where args lie.  It stays open, since the entry may be removed by whoever needs the room."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
+        self.nbytes = os.fstat(self._descriptor).st_size
+
+    def read(self, part: dict[str, Any]) -> Places:
+        """The places of a part, as the description has it.
+
+        Raises:
+            TraceError: they are not what was written.
+        """
+        offset, nbytes, _ = part["piece"]
+        try:
+            table = _decoded(os.pread(self._descriptor, nbytes, offset), part["piece"])
+            if len(table) != part["count"]:
+                raise ValueError("places are missing")
+        except (OSError, ValueError, pa.ArrowException) as error:
+            cache_entries.remove(self._path.parent)  # so that the trace is read from its files the next time
+            raise TraceError(f"{self._path} is damaged: open the trace again to see args ({error})") from error
+        return Places(table["start"].to_numpy(), table["nbytes"].to_numpy(), [text.encode() for text in part["own"]])
 
 
 def describe_meta(meta: TraceMeta, sources: Sequence[Source]) -> dict[str, Any]:

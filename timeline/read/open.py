@@ -126,9 +126,7 @@ def _read(reader: Format, sources: Sequence[Source], progress: Progress, *, use_
         return kept
     with _no_garbage_collection():
         trace = _read_files(reader, sources, progress)
-    if key is not None:
-        cache.store(key, trace, sources)
-    return trace
+    return trace if key is None else cache.store(key, trace, sources)
 
 
 def _read_files(reader: Format, sources: Sequence[Source], progress: Progress) -> Trace:

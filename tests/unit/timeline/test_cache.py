@@ -1,14 +1,16 @@
 """Traces that are kept: the same the second time, whatever happens to the cache meanwhile."""
 
+import gc
 import hashlib
 import json
 import os
+import shutil
 import stat
 import sys
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,8 +18,10 @@ import pyarrow as pa
 import pytest
 
 from tlkit.timeline import open_trace
+from tlkit.timeline.errors import TraceError
 from tlkit.timeline.model.trace import TABLES, Trace
 from tlkit.timeline.read import cache, cache_entries
+from tlkit.timeline.read.args import FileArgs, PlacesLater
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -96,21 +100,33 @@ def test_a_damaged_cache_is_no_obstacle(folder: Path, large: Path) -> None:
     assert_same(first, open_trace(large))
 
 
+def description(entry: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((entry / "trace.json").read_text())
+    return found
+
+
 def read_kept(entry: Path, name: str) -> pa.Table:
-    return pa.ipc.open_file((entry / f"{name}.arrow").read_bytes()).read_all()
+    content = (entry / f"{name}.arrow").read_bytes()
+    columns = [
+        pa.ipc.open_stream(content[at : at + size]).read_all() for at, size, _ in description(entry)["pieces"][name]
+    ]
+    return pa.table({column: part[column] for part in columns for column in part.column_names})
 
 
-def rewrite(entry: Path, name: str, table: pa.Table) -> None:
-    """Put another table into an entry, with the checksums that it would have."""
-    with pa.ipc.new_file(str(entry / f"{name}.arrow"), table.schema) as writer:
-        writer.write_table(table)
-    described = json.loads((entry / "trace.json").read_text())
-    described["checksums"][name] = zlib.crc32((entry / f"{name}.arrow").read_bytes())
+def describe(entry: Path, described: dict[str, Any]) -> None:
+    """Put another description into an entry, with its digest."""
     content = json.dumps(described).encode()
     (entry / "trace.json").write_bytes(content)
     mark, _, _ = (entry / cache_entries.MARK).read_bytes().rpartition(b" ")
     digest = hashlib.blake2b(content, digest_size=20).hexdigest().encode()
     (entry / cache_entries.MARK).write_bytes(mark + b" " + digest)
+
+
+def rewrite(entry: Path, name: str, table: pa.Table) -> None:
+    """Put another table into an entry, with the checksums that it would have."""
+    described = description(entry)
+    described["pieces"][name] = cache._write(entry, name, [{column: table[column]} for column in table.column_names])
+    describe(entry, described)
 
 
 def test_what_is_rewritten_with_its_checksums_is_read(folder: Path, large: Path) -> None:
@@ -163,7 +179,8 @@ def lose_a_table(entry: Path) -> None:
 
 
 def lose_the_args(entry: Path) -> None:
-    rewrite(entry, "args0", read_kept(entry, "args0").slice(5))
+    path = entry / "args.arrow"
+    path.write_bytes(path.read_bytes()[:-64])
 
 
 @pytest.mark.parametrize(
@@ -171,13 +188,43 @@ def lose_the_args(entry: Path) -> None:
 )
 def test_what_is_not_as_it_was_written_is_read_anew(folder: Path, large: Path, damage: Callable[[Path], None]) -> None:
     """And the entry is made again, so that the third look is served by it."""
-    expected = open_trace(large)
+    expected = open_trace(large, use_cache=False)
+    open_trace(large)
     (kept,) = folder.iterdir()
     damage(kept)
     assert_same(expected, open_trace(large))
     (again,) = folder.iterdir()
     assert cache_entries.read_description(again)["rows"]["spans"] == len(expected.spans)
     assert_same(expected, open_trace(large))
+
+
+def test_places_of_args_are_read_when_somebody_asks(folder: Path, large: Path) -> None:
+    """Also the first time, of a few ranks at once, and whatever has become of the entry meanwhile; what is damaged is said."""
+    expected = open_trace(large, use_cache=False)
+    for trace in (open_trace(large), open_trace(large)):
+        assert isinstance(trace.raw_args, FileArgs)
+        assert all(isinstance(places, PlacesLater) for _, places in trace.raw_args.parts)
+        (entry,) = folder.iterdir()
+        shutil.move(entry, folder.with_name("elsewhere"))
+        assert_same(expected, trace)
+        shutil.move(folder.with_name("elsewhere"), entry)
+    trace = open_trace(large)
+    content = bytearray((entry / "args.arrow").read_bytes())
+    content[len(content) // 4] ^= 1
+    (entry / "args.arrow").write_bytes(content)  # into the file that is open
+    with pytest.raises(TraceError, match="open the trace again"):
+        trace.raw_args[0]
+    assert_same(expected, open_trace(large))
+
+
+def test_a_column_keeps_its_own_memory_only(folder: Path, large: Path) -> None:
+    """What of a table is replaced, as times by those on the common clock, is given back, though other columns are still used."""
+    open_trace(large)
+    before = pa.total_allocated_bytes()
+    durations = open_trace(large).spans["dur_ns"].to_numpy()
+    gc.collect()
+    assert len(durations) > 2000
+    assert pa.total_allocated_bytes() - before < 2 * durations.nbytes
 
 
 def test_a_large_file_with_its_old_date_is_read_anew(
