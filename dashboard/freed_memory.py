@@ -2,8 +2,13 @@
 
 import ctypes
 import sys
+from typing import Final
 
 import pyarrow as pa
+
+#: glibc's name for the size from which on memory is the system's own, and what it is set to.
+_MMAP_THRESHOLD: Final = -3
+_LARGE_NBYTES: Final = 1 << 20
 
 
 def give_back() -> None:
@@ -14,6 +19,10 @@ def give_back() -> None:
     """
     pa.default_memory_pool().release_unused()
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        library = ctypes.CDLL(None)
+        trim, option = getattr(library, "malloc_trim", None), getattr(library, "mallopt", None)
+        if option is not None:
+            # What questions need for a moment goes back by itself from now on; glibc has learned of larger sizes by now.
+            option(_MMAP_THRESHOLD, _LARGE_NBYTES)
         if trim is not None:
             trim(0)

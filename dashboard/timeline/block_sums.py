@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from .rows import Rows
+from .times import Values
 
 #: Positions of a block: few enough that the two cut blocks of a row cost little, many enough that there are few blocks.
 BLOCK: Final = 512
@@ -77,7 +78,7 @@ def sum_up(keys: np.ndarray, lengths: np.ndarray, size: int) -> Sums:
 class BlockSums:
     """The blocks of all rows."""
 
-    def __init__(self, rows: Rows, kind: np.ndarray, kinds: int) -> None:
+    def __init__(self, rows: Rows, kind: Values, kinds: int) -> None:
         """Sum the blocks.
 
         Args:
@@ -104,7 +105,8 @@ class BlockSums:
         begin = self._begin[low : high + 1]
         inside = slice(int(begin[0]), int(begin[-1]))
         block = np.repeat(np.arange(high - low), np.diff(begin))
-        lengths = np.maximum(self._rows.end_ns[inside] - self._rows.start_ns[inside], 0)
+        starts, ends = self._rows.times(inside.start, inside.stop)
+        lengths = np.maximum(ends - starts, 0)
         found = sum_up(block * self.kinds + self._kind[inside], lengths, (high - low) * self.kinds)
         cells = np.flatnonzero(found.counts)
         return cells + low * self.kinds, found.counts[cells], found.sums_ns[cells], found.longest_ns[cells]

@@ -11,6 +11,7 @@ from ...timeline.errors import TlkitError
 from ...timeline.vocabulary import LaneKind
 from .run import Run
 from .table import MAX_NAME, exposed_ns, name_of
+from .times import Values, search
 
 #: Characters of args that are read, of a value that is shown, and args that are shown.
 MAX_ARGS: Final = 20_000
@@ -31,7 +32,7 @@ def describe(run: Run, number: int) -> dict[str, Any]:
     collective = _collective_of(run, span)
     return {
         "number": number,
-        "row": int(run.rows.row_of_span[number]),
+        "row": run.rows.row_of_span(number),
         "rank": rank,
         "step": step,
         "lane": clean(str(span["lane"]))[:MAX_NAME],
@@ -57,8 +58,7 @@ def neighbour(run: Run, row: int, at_ns: int, turn: int) -> int:
     begin, end = int(rows.first[row]), int(rows.first[row + 1])
     if end <= begin:
         return -1
-    place = begin + int(np.searchsorted(rows.start_ns[begin:end], at_ns, side="right")) - 1
-    place = max(place, begin)
+    place = max(_place(rows.start_ns, begin, end, at_ns, right=True) - 1, begin)
     if at_ns > rows.end_ns[place] and place + 1 < end and rows.start_ns[place + 1] - at_ns < at_ns - rows.end_ns[place]:
         place += 1
     number = int(rows.span[place])
@@ -69,6 +69,10 @@ def neighbour(run: Run, row: int, at_ns: int, turn: int) -> int:
     return number
 
 
+def _place(values: Values, begin: int, end: int, at_ns: int, *, right: bool) -> int:
+    return int(search(values, np.array([begin]), np.array([end]), at_ns, right=right)[0])
+
+
 def edge(run: Run, row: int, at_ns: int, within_ns: int) -> int:
     """The edge of a span of the row that is nearest to a moment, if one is so near; else the moment."""
     rows = run.rows
@@ -76,9 +80,9 @@ def edge(run: Run, row: int, at_ns: int, within_ns: int) -> int:
         return at_ns
     begin, end = int(rows.first[row]), int(rows.first[row + 1])
     best = at_ns
-    for values in (rows.start_ns[begin:end], rows.end_ns[begin:end]):
-        place = int(np.searchsorted(values, at_ns))
-        for candidate in values[max(place - 1, 0) : place + 1].tolist():
+    for values in (rows.start_ns, rows.end_ns):
+        place = _place(values, begin, end, at_ns, right=False)
+        for candidate in values[max(place - 1, begin) : min(place + 1, end)].tolist():
             if abs(candidate - at_ns) <= within_ns and (best == at_ns or abs(candidate - at_ns) < abs(best - at_ns)):
                 best = int(candidate)
     return best
@@ -152,7 +156,7 @@ def _flows(run: Run, number: int, span: pd.Series, collective: pd.Series | None)
     if collective is not None:
         flows += _of_collective(run, collective)
         if span["lane_kind"] == str(LaneKind.TENSOR):
-            here = int(rows.row_of_span[number])
+            here = rows.row_of_span(number)
             carrier = rows.row_of(int(span["rank"]), LaneKind.COMMUNICATION)
             flows.insert(0, [here, int(span["start_ns"]), carrier, int(collective["start_ns"]), "carried by"])
     flows += _of_launch(run, number, span)
@@ -191,6 +195,6 @@ def _of_launch(run: Run, number: int, span: pd.Series) -> list[list[Any]]:
         lane = [at for at, name in enumerate(rows.lanes) if name == str(row["thread"])]
         on = np.flatnonzero((rows.ranks == span["rank"]) & np.isin(rows.lane, lane) & (rows.depth == 0))
         if len(on):
-            there = int(rows.row_of_span[number])
+            there = rows.row_of_span(number)
             flows.append([int(on[0]), int(row["launched_ns"]), there, int(span["start_ns"]), "launched"])
     return flows

@@ -87,8 +87,9 @@ def _row(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     first, last = rows.within(row, low_ns, high_ns)
     scale = columns / (high_ns - low_ns)
-    left = np.clip((rows.start_ns[first:last] - low_ns) * scale, 0, columns)
-    right = np.clip((rows.end_ns[first:last] - low_ns) * scale, 0, columns)
+    starts, ends = rows.times(first, last)
+    left = np.clip((starts - low_ns) * scale, 0, columns)
+    right = np.clip((ends - low_ns) * scale, 0, columns)
     category = rows.category[first:last].astype(np.int32)
     number = rows.span[first:last].astype(np.int32)
     if last - first <= columns:

@@ -45,10 +45,9 @@ def summarise(run: Run, region: Region, grouping: str) -> dict[str, Any]:
     if grouping not in GROUPINGS:
         raise UsageError(f"by has to be one of {', '.join(GROUPINGS)}")
     shown = range(len(run.rows)) if region.rows is None else [r for r in region.rows if 0 <= r < len(run.rows)]
-    places = [run.rows.within(row, region.low_ns, region.high_ns) for row in shown]
-    ranks = sorted({int(run.rows.ranks[row]) for row in shown})
-    first, last = np.array(places, dtype=np.int64).reshape(-1, 2).T
-    stretches = Stretches(np.array(shown, dtype=np.int64), first, last)
+    rows = np.array(shown, dtype=np.int64)
+    ranks = np.unique(run.rows.ranks[rows]).tolist()
+    stretches = Stretches(rows, *run.rows.all_within(rows, region.low_ns, region.high_ns))
     groups, others = _groups(run, region, stretches, grouping)
     return {
         "low_ns": region.low_ns,

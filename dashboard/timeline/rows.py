@@ -1,8 +1,8 @@
 """The rows of the timeline page: every lane of every rank, one row for each depth of nesting.
 
 Spans of a row do not overlap, so that both their starts and their ends are sorted, and a stretch of time is found by two binary
-searches.  Built once for a trace; costs a permutation and two sorted columns.  A wait of the training thread (SYNCHRONIZE) is
-drawn as what it waits for: such a span lies in its row in pieces (waits.py).
+searches.  Built once for a trace; costs a permutation and a byte a span (times.py).  A wait of the training thread (SYNCHRONIZE)
+is drawn as what it waits for: such a span lies in its row in pieces (waits.py), which have times of their own.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ import pandas as pd
 from ...collector.model.breakdown import PARTS, Breakdown
 from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import LaneKind
+from .times import Codes, Ends, Starts, Values, search
 from .waits import Pieces, find_pieces
 
 #: Deeper nesting is drawn into the last row.
@@ -51,12 +52,14 @@ class Rows:
     """int64[row + 1]: where the spans of each row begin in the arrays below."""
     span: np.ndarray
     """int32[n]: number of the span in the trace's table; the same in neighbours that are pieces of one span."""
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    category: np.ndarray
+    start_ns: Values
+    """int64[n]."""
+    end_ns: Values
+    """int64[n], ascending within a row."""
+    category: Values
     """int8[n], of CATEGORIES."""
-    row_of_span: np.ndarray
-    """int32[span]."""
+    spans: pd.DataFrame
+    """The trace's table."""
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -64,15 +67,42 @@ class Rows:
     @property
     def end_of_all_ns(self) -> int:
         """When the last span ends."""
-        ends = self.end_ns[self.first[1:] - 1] if len(self) else np.zeros(1)
-        return int(ends.max())
+        return int(self.end_ns[self.first[1:] - 1].max()) if len(self) else 0
 
     def within(self, row: int, low_ns: int, high_ns: int) -> tuple[int, int]:
         """Where the spans of a row that reach into a stretch of time lie in the arrays: (first, after the last)."""
-        begin, end = int(self.first[row]), int(self.first[row + 1])
-        first = begin + int(np.searchsorted(self.end_ns[begin:end], low_ns, side="right"))
-        last = begin + int(np.searchsorted(self.start_ns[begin:end], high_ns, side="left"))
-        return min(first, last), last
+        first, last = self.all_within(np.array([row]), low_ns, high_ns)
+        return int(first[0]), int(last[0])
+
+    def all_within(
+        self, rows: np.ndarray, low_ns: np.ndarray | int, high_ns: np.ndarray | int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same of several rows, in one stretch or in one for each: int64[k] each."""
+        begin, end = self.first[rows], self.first[rows + 1]
+        first = search(self.end_ns, begin, end, low_ns, right=True)
+        last = search(self.start_ns, begin, end, high_ns, right=False)
+        return np.minimum(first, last), last
+
+    def times(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and ends from one position to another, ns."""
+        at = slice(first, last)
+        starts: np.ndarray = self.start_ns[at]
+        if isinstance(self.end_ns, Ends):
+            return starts, self.end_ns.after(starts, self.span[at], at)
+        return starts, self.end_ns[at]
+
+    def row_of_span(self, number: int) -> int:
+        """The row that a span lies in."""
+        span = self.spans.iloc[number]
+        rank, lane, kind, start_ns = int(span["rank"]), span["lane"], span["lane_kind"], int(span["start_ns"])
+        of_lane = np.flatnonzero((self.ranks == rank) & (self.kind == ORDER.index(LaneKind(str(kind)))))
+        rows = of_lane[[self.lanes[self.lane[row]] == str(lane) for row in of_lane.tolist()]]
+        begin, end = self.first[rows], self.first[rows + 1]
+        low = search(self.start_ns, begin, end, start_ns, right=False)
+        high = search(self.start_ns, begin, end, start_ns, right=True)
+        of_row = zip(rows.tolist(), low.tolist(), high.tolist(), strict=True)
+        found: int = next(row for row, first, last in of_row if (self.span[first:last] == number).any())
+        return found
 
     def row_of(self, rank: int, kind: LaneKind) -> int:
         """The first row of a rank's lanes of a kind; of the rank if it has none; -1 without rows of the rank."""
@@ -90,40 +120,40 @@ def make_rows(trace: Trace, breakdown: Breakdown | None = None) -> Rows:
         breakdown: knows what waits are for; None to draw them as they were recorded.
     """
     spans = trace.spans
-    start = spans["start_ns"].to_numpy()
-    end = start + spans["dur_ns"].to_numpy()
+    start, took = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
     lane_of_span, lanes = _lanes(trace)
     # Few lanes, many spans: members in order of lanes first, everything else lane by lane.
-    members = np.argsort(lane_of_span, kind="stable")
+    members = np.argsort(lane_of_span, kind="stable").astype(np.int32)
     bounds = np.searchsorted(lane_of_span[members], np.arange(len(lanes) + 1))
+    del lane_of_span
     described: list[tuple[int, int, int, int]] = []
     first = [0]
-    order = np.empty(len(start), dtype=np.int32)
-    row_of_span = np.empty(len(start), dtype=np.int32)
-    ascending_end = np.empty(len(start), dtype=np.int64)
+    odd: list[np.ndarray] = []
+    odd_ns: list[np.ndarray] = []
     for number, (rank, kind, lane) in enumerate(lanes):
         begin, stop = int(bounds[number]), int(bounds[number + 1])
         mine = members[begin:stop]
+        starts, ends = start[mine], start[mine] + took[mine]
         # Of those that begin together the longest encloses the others.
-        mine = mine[np.lexsort((-end[mine], start[mine]))]
-        depth = _depths(start[mine], end[mine])
+        order = np.lexsort((-ends, starts))
+        starts, ends = starts[order], ends[order]
+        depth = _depths(starts, ends)
         by_depth = np.argsort(depth, kind="stable")
-        mine, depth = mine[by_depth], depth[by_depth]
-        order[begin:stop] = mine
-        at = begin
-        level = 0
-        for count in np.bincount(depth).tolist():
-            if not count:
-                continue
-            row_of_span[mine[at - begin : at - begin + count]] = len(described)
+        members[begin:stop] = mine[order][by_depth]
+        ends, at = ends[by_depth], begin
+        for level, count in enumerate(filter(None, np.bincount(depth).tolist())):
             described.append((rank, kind, lane, level))
-            level += 1
             # What overlaps against the rules of nesting would break the binary search.
-            ascending_end[at : at + count] = np.maximum.accumulate(end[order[at : at + count]])
+            of_row = ends[at - begin : at - begin + count]
+            ascending = np.maximum.accumulate(of_row)
+            late = np.flatnonzero(ascending != of_row)
+            odd.append(late + at)
+            odd_ns.append(ascending[late])
             at += int(count)
             first.append(at)
     codes = np.array([CATEGORIES.index(str(name)) for name in spans["category"].cat.categories] or [0], dtype=np.int8)
     columns = np.array(described, dtype=np.int64).reshape(len(described), 4)
+    none = np.empty(0, dtype=np.int64)
     rows = Rows(
         lanes=tuple(str(name) for name in spans["lane"].cat.categories),
         lane=columns[:, 2].astype(np.int32),
@@ -131,11 +161,11 @@ def make_rows(trace: Trace, breakdown: Breakdown | None = None) -> Rows:
         depth=columns[:, 3].astype(np.int8),
         ranks=columns[:, 0].astype(np.int32),
         first=np.array(first, dtype=np.int64),
-        span=order,
-        start_ns=start[order],
-        end_ns=ascending_end,
-        category=codes[spans["category"].cat.codes.to_numpy()[order]],
-        row_of_span=row_of_span,
+        span=members,
+        start_ns=Starts(start, members),
+        end_ns=Ends(start, took, members, np.concatenate((none, *odd)), np.concatenate((none, *odd_ns))),
+        category=Codes(codes, spans["category"].cat.codes.to_numpy(), members),
+        spans=spans,
     )
     pieces = None if breakdown is None else find_pieces(trace, breakdown, CATEGORIES)
     return rows if pieces is None else _in_pieces(rows, pieces)
@@ -143,14 +173,14 @@ def make_rows(trace: Trace, breakdown: Breakdown | None = None) -> Rows:
 
 def _in_pieces(rows: Rows, pieces: Pieces) -> Rows:
     """The rows with some spans replaced by their pieces."""
-    counts = np.ones(len(rows.row_of_span), dtype=np.int64)
+    counts = np.ones(len(rows.spans), dtype=np.int64)
     counts[pieces.spans] = pieces.counts
     repeated = counts[rows.span]
     source = np.repeat(np.arange(len(rows.span)), repeated)
     after = np.concatenate(([0], np.cumsum(repeated)))
     start, end, category = rows.start_ns[source], rows.end_ns[source], rows.category[source]
     # The pieces of the k-th span of `pieces` begin where the row has it.
-    place = np.empty(len(rows.row_of_span), dtype=np.int64)
+    place = np.empty(len(rows.spans), dtype=np.int64)
     place[rows.span] = after[:-1]
     begins = np.concatenate(([0], np.cumsum(pieces.counts)[:-1])) if len(pieces.counts) else np.empty(0, np.int64)
     within = np.arange(int(pieces.counts.sum())) - np.repeat(begins, pieces.counts)
@@ -167,7 +197,7 @@ def _in_pieces(rows: Rows, pieces: Pieces) -> Rows:
         start_ns=start,
         end_ns=end,
         category=category,
-        row_of_span=rows.row_of_span,
+        spans=rows.spans,
     )
 
 

@@ -14,6 +14,7 @@ from ...collector.model.intervals import EMPTY, Intervals, union
 from ...timeline.model.trace import STEP_COLUMNS, by_rank, make_table
 from .block_sums import BlockSums
 from .rows import CATEGORIES, Rows, make_rows
+from .times import Codes, Values
 
 
 class Run:
@@ -103,20 +104,27 @@ class Run:
         return [(rank, self.exposed_of(rank)) for rank in self.trace.meta.ranks]
 
     @cached_property
-    def groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def groups(self) -> tuple[Values, np.ndarray, np.ndarray]:
         """For each position of the rows the kind of its span: (code[n], category of each code, name's code of each code).
 
         A code stands for a pair of category and name that occurs.
         """
-        spans = self.trace.spans
+        spans, rows = self.trace.spans, self.rows
+        name_of_span = spans["name"].cat.codes.to_numpy()
         names = max(len(spans["name"].cat.categories), 1)
-        both = self.rows.category.astype(np.int64) * names + spans["name"].cat.codes.to_numpy()[self.rows.span]
         occurs = np.zeros(len(CATEGORIES) * names, dtype=bool)
-        occurs[both] = True
+        for begin in range(0, len(rows.span), _AT_ONCE):
+            part = slice(begin, begin + _AT_ONCE)
+            occurs[rows.category[part].astype(np.int64) * names + name_of_span[rows.span[part]]] = True
         known = np.flatnonzero(occurs)
         code_of = np.zeros(len(occurs), dtype=np.int16 if len(known) < SMALL else np.int32)
         code_of[known] = np.arange(len(known))
-        return code_of[both], (known // names).astype(np.int8), (known % names).astype(np.int32)
+        codes: Values
+        if isinstance(rows.category, Codes):
+            codes = rows.category.beside(code_of, name_of_span, names)
+        else:  # pieces of one span are of several categories
+            codes = code_of[rows.category[:].astype(np.int64) * names + name_of_span[rows.span]]
+        return codes, (known // names).astype(np.int8), (known % names).astype(np.int32)
 
     @cached_property
     def block_sums(self) -> BlockSums:
@@ -144,3 +152,5 @@ class Run:
 
 #: Codes below fit into two bytes.
 SMALL: Final = 2**15
+#: Positions that are looked at together.
+_AT_ONCE: Final = 2**20

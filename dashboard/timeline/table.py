@@ -209,16 +209,16 @@ def _in_windows(run: Run, question: Question) -> np.ndarray:
             at = np.flatnonzero(numbers == question.step)
             if len(at):
                 bounds[rank] = (int(begin[at[0]]), int(end[at[0]]))
-    parts = []
-    for row in range(len(rows)):
-        rank = int(rows.ranks[row])
+    found: list[tuple[int, int, int]] = []
+    for row, rank in enumerate(rows.ranks.tolist()):
         if question.rank is not None and rank != question.rank:
             continue
         low, high = bounds.get(rank, (0, 0)) if question.step is not None else (question.window or (0, 0))
-        if high <= low:
-            continue
         if question.step is not None and question.window is not None:
             low, high = max(low, question.window[0]), min(high, question.window[1])
-        first, last = rows.within(row, low, high)
-        parts.append(rows.span[first:last])
+        if high > low:
+            found.append((row, low, high))
+    chosen, lows, highs = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    places = zip(*rows.all_within(chosen, lows, highs), strict=True)
+    parts = [rows.span[first:last] for first, last in places]
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
