@@ -28,6 +28,9 @@ EXPLAINED: Final = {
     "p95": "95 % of the steps take no longer",
     "step": "one iteration of the training",
     "idle": "nothing is seen to go on",
+    "gap": "from the end of an activity of the device until the next one begins",
+    "allocated": "memory that torch's allocator has handed to tensors",
+    "reserved": "memory that the allocator has from the driver, used or not",
     "launch": "the host hands work to the device too slowly to keep it busy",
 }
 

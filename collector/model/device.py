@@ -114,11 +114,7 @@ def find_device(trace: Trace, steps: Steps, breakdown: Breakdown) -> Device | No
         own, launched = spans.get(rank, trace.spans.iloc[:0]), launches.get(rank, trace.launches.iloc[:0])
         host = hosts[rank] = read_host(own)
         starts, ends = steps.start_ns[row], steps.end_ns[row]
-        within = normalise(starts, ends)
-        idle = subtract(within, union(*breakdown.moments[row].values()))
-        by_reason = divide_idle(idle, host, launched)
-        if not has_steps:
-            by_reason = _before_first(by_reason, own)
+        _, by_reason = idle_of(steps, breakdown, row, own, host, launched, has_steps)
         for reason, moments in by_reason.items():
             idle_ns[reason][row] = total_within(moments, starts, ends)
             if len(moments):
@@ -140,6 +136,29 @@ def find_device(trace: Trace, steps: Steps, breakdown: Breakdown) -> Device | No
         inside_graphs_ns=inside_graphs_ns,
         overlappable_ns=overlappable,
     )
+
+
+def idle_of(
+    steps: Steps,
+    breakdown: Breakdown,
+    row: int,
+    spans: pd.DataFrame,
+    host: Host,
+    launches: pd.DataFrame,
+    has_steps: bool,  # noqa: FBT001
+) -> tuple[Intervals, dict[str, Intervals]]:
+    """When the device of a rank is idle within its steps, and by reason.
+
+    Args:
+        row: of the rank in `steps` and `breakdown`.
+        spans: of the rank.
+        launches: as well.
+        has_steps: whether `steps` are steps, and not the whole recording as one.
+    """
+    within = normalise(steps.start_ns[row], steps.end_ns[row])
+    idle = subtract(within, union(*breakdown.moments[row].values()))
+    by_reason = divide_idle(idle, host, launches)
+    return idle, by_reason if has_steps else _before_first(by_reason, spans)
 
 
 def _recording(trace: Trace) -> Steps:

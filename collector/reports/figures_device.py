@@ -99,7 +99,7 @@ def _lines(analysis: Analysis, rows: pd.DataFrame, factor: float, unit: str, the
             height=200,
             width=WIDTH,
             showlegend=len(data) > 1,
-            shapes=_steps_behind(analysis, theme),
+            shapes=steps_behind(analysis, theme),
             xaxis={"title": {"text": "seconds"}},
             yaxis={"title": {"text": unit}, "rangemode": "tozero"},
         ),
@@ -119,12 +119,13 @@ def _thinned(rows: pd.DataFrame, factor: float) -> tuple[np.ndarray, np.ndarray]
     return at, value
 
 
-def _steps_behind(analysis: Analysis, theme: str) -> list[dict[str, Any]]:
-    """Every second step of the first rank as a band."""
+def steps_behind(analysis: Analysis, theme: str, rank: int | None = None) -> list[dict[str, Any]]:
+    """Every second step of a rank, or of the first one, as a band."""
     steps = analysis.facts.steps
     if not 0 < steps.count <= MAX_STEPS:
         return []
-    bands = zip((steps.start_ns[0] / 1e9).tolist()[::2], (steps.end_ns[0] / 1e9).tolist()[::2], strict=True)
+    row = steps.ranks.index(rank) if rank in steps.ranks else 0
+    bands = zip((steps.start_ns[row] / 1e9).tolist()[::2], (steps.end_ns[row] / 1e9).tolist()[::2], strict=True)
     grey = {"fillcolor": THEMES[theme]["soft"], "opacity": 0.12, "line": {"width": 0}}
     return [
         {"type": "rect", "yref": "paper", "layer": "below", "y0": 0, "y1": 1, "x0": low, "x1": high, **grey}

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from .ranks import REPOSITORY
 from .test_dashboard import CHROMIUM, FLAGS, serve, stop
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
     pytest.mark.timeout(600),  # several servers and a browser, on whatever machine
 ]
-TRACES = REPOSITORY / "samples" / "traces"
 WAIT_MS = 60_000
 
 
@@ -40,23 +38,6 @@ def page(browser: Browser) -> Iterator[Page]:
     yield page
     page.close()
     assert complaints == []
-
-
-@pytest.fixture(scope="module")
-def slow_rank() -> Iterator[str]:
-    """Two ranks, of which the second sleeps 50 ms in each forward pass; beside it the same without that."""
-    name = "t.json.gz"
-    process, url = serve(str(TRACES / "slow-rank" / name), "--compare", str(TRACES / "healthy" / name))
-    yield url.rstrip("/")
-    stop(process)
-
-
-@pytest.fixture(scope="module")
-def huge_gradient() -> Iterator[str]:
-    """One tensor is nearly all of the bytes."""
-    process, url = serve(str(TRACES / "huge-gradient" / "t.json.gz"))
-    yield url.rstrip("/")
-    stop(process)
 
 
 def until(page: Page, expression: str) -> None:

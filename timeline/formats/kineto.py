@@ -18,7 +18,6 @@ from ..errors import TraceError
 from ..model.columns import TableBuilder
 from ..model.trace import (
     ARRIVAL_COLUMNS,
-    COUNTER_COLUMNS,
     TENSOR_COLUMNS,
     Clock,
     Trace,
@@ -29,6 +28,7 @@ from ..read.merging import Beside
 from ..read.source import Source
 from ..scanning import Events, scan_all
 from ..vocabulary import Category
+from . import kineto_memory
 from .base import Progress, count_up
 from .kineto_launches import BACKWARD, assemble_launches, find_launches, inside, is_loop, launched_by_backward
 from .kineto_tables import (
@@ -63,7 +63,7 @@ FILTERED_RATIO: Final = 0.2
 MIN_NUMBERED: Final = 100
 _LEFT_OUT: Final = {"trace"}
 
-_INTEGERS: Final = ("correlation", "External id", "In msg nelems", "Group size", "bytes")
+_INTEGERS: Final = ("correlation", "External id", "In msg nelems", "Group size", "bytes", *kineto_memory.KEYS)
 _TEXTS: Final = ("stream", "device", "Collective name", "dtype", "Process Group Name", "name")
 
 _RANK_IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
@@ -250,7 +250,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         tensors=TableBuilder(TENSOR_COLUMNS).finish(),
         arrivals=arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True),
         steps=make_steps(ranks, origin_ns),
-        counters=TableBuilder(COUNTER_COLUMNS).finish(),
+        counters=kineto_memory.make_counters(ranks, origin_ns),
         launches=assemble_launches(make_launches(ranks, origin_ns)),
         raw_args=FileArgs.of_events((item.source, item.events, item.rows) for item in ranks),
     )
