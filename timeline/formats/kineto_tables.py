@@ -223,7 +223,7 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
         rows = item.rows[chosen]
 
         def text(key: str, default: str = "", rows: np.ndarray = rows, events: Events = events) -> list[str]:
-            return [events.keys[key].text_of(row, default) for row in rows.tolist()]
+            return events.keys[key].texts_of(rows, default)
 
         names = [events.texts["name"][number] for number in events.name[rows].tolist()]
         kinds = [

@@ -271,9 +271,10 @@ class Shard(ShardEvents):
     def _make_counters(self) -> Table:
         events = self.events
         rows, values = [], []
-        for row in self.rows_of("C").tolist():
+        counters = self.rows_of("C")
+        for row, text in zip(counters.tolist(), events.keys["value"].texts_of(counters, "null"), strict=True):
             try:
-                value = float(json.loads(events.keys["value"].text_of(row, "null")))
+                value = float(json.loads(text))
             except (ValueError, TypeError):
                 self.drop("counter_without_value", 1)
                 continue
@@ -322,10 +323,9 @@ class Shard(ShardEvents):
         keys = args_of[batches].tolist()
 
         def text(key: str) -> tuple[np.ndarray, list[str]]:
-            found = events.keys[key]
             numbers: dict[str, int] = {}
-            codes = [numbers.setdefault(found.text_of(row), len(numbers)) for row in keys]
-            return np.array(codes, np.int32), list(numbers)
+            texts = events.keys[key].texts_of(args_of[batches])
+            return np.array([numbers.setdefault(each, len(numbers)) for each in texts], np.int32), list(numbers)
 
         number = self._numbers_at(keys)
         self._tell_arrivals(keys)
@@ -359,11 +359,12 @@ class Shard(ShardEvents):
 
     def _numbers_at(self, rows: list[int]) -> Callable[[str, int], np.ndarray]:
         """Reads an integer out of the args of `rows`."""
-        return lambda key, default: np.array([self.integer_of(key, row, default) for row in rows], np.int64)
+        chosen = np.array(rows, np.int64)
+        return lambda key, default: self.events.keys[key].numbers_of(chosen, default)
 
     def _times_at(self, key: str, rows: list[int]) -> np.ndarray:
-        found = self.events.keys[key]
-        return np.array([_nanoseconds(found.text_of(row)) for row in rows], np.int64)
+        texts = self.events.keys[key].texts_of(np.array(rows, np.int64))
+        return np.array([_nanoseconds(text) for text in texts], np.int64)
 
     def _tell_arrivals(self, keys: list[int]) -> None:
         """The first rank of a process set tells when each of its ranks arrived, in the order of the set's ranks."""

@@ -23,6 +23,26 @@ class Key:
             return default
         return self.texts[int(self.numbers[position])]
 
+    def texts_of(self, rows: np.ndarray, default: str = "") -> list[str]:
+        """The texts of many events, as `text_of` gives them.
+
+        Args:
+            rows: integers, in any order.
+        """
+        texts = [*self.texts, default]  # the last one is number -1
+        return [texts[number] for number in self.numbers_of(rows, -1).tolist()]
+
+    def numbers_of(self, rows: np.ndarray, default: int) -> np.ndarray:
+        """The numbers of many events, `default` where one has none: int64.
+
+        Args:
+            rows: integers, in any order.
+        """
+        if not len(self.rows):
+            return np.full(len(rows), default, np.int64)
+        position = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        return np.where(self.rows[position] == rows, self.numbers[position].astype(np.int64), default)
+
 
 @dataclass(slots=True)
 class Events:

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +17,7 @@ from tlkit.timeline.errors import TraceError
 from tlkit.timeline.read.source import Source
 from tlkit.timeline.scanning import has_compiled_scanner, portable, scan
 from tlkit.timeline.scanning import reading as scan_module
+from tlkit.timeline.scanning.events import Key
 
 INTEGERS = ("correlation", "External id")
 TEXTS = ("stream", "Collective name")
@@ -304,3 +306,15 @@ def test_zstd_reads_as_it_would_unpacked_whole_or_cut(tmp_path: Path) -> None:
     source = Source(packed)
     assert 1_000 < len(scan(source)) < 20_000
     assert source.dropped["truncated_archive"] == 1
+
+
+@given(
+    rows=st.lists(st.integers(0, 40), unique=True),
+    numbers=st.lists(st.integers(0, 3), min_size=41, max_size=41),
+    asked=st.lists(st.integers(0, 60)),
+)
+def test_texts_of_many_events_are_those_of_each(rows: list[int], numbers: list[int], asked: list[int]) -> None:
+    """In any order, and where there are none."""
+    key = Key(np.array(sorted(rows), np.uint32), np.array(numbers[: len(rows)], np.int32), ["a", "b", "", "d"])
+
+    assert key.texts_of(np.array(asked, np.int64), "none") == [key.text_of(row, "none") for row in asked]
