@@ -5,7 +5,20 @@ from importlib.metadata import entry_points
 from typing import Any, Final, cast
 
 from ..errors import UsageError, first_line
-from . import chrome, flight_recorder, horovod, kineto, nccl_inspector, nsys, perfetto, rocpd, tlkit, written, xplane
+from . import (
+    chrome,
+    flight_recorder,
+    horovod,
+    kineto,
+    nccl_inspector,
+    nsys,
+    nsys_folder,
+    perfetto,
+    rocpd,
+    tlkit,
+    written,
+    xplane,
+)
 from .base import Format, Progress
 
 #: Entry points of this group name readers: modules, or classes that are made without arguments.
@@ -19,6 +32,7 @@ _OWN: Final[tuple[Any, ...]] = (
     kineto,
     rocpd,
     nsys,
+    nsys_folder,
     flight_recorder,
     nccl_inspector,
     xplane,

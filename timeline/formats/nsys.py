@@ -27,7 +27,7 @@ from ..model.trace import (
 from ..read.source import Source
 from ..vocabulary import NEGOTIATE_PREFIX, OPTIMIZER_STEP, STEP, SYNCHRONIZE, Category, LaneKind
 from .base import Progress
-from .nsys_database import PID_SHIFT, Call, Database, Export, Operation, Spans, lane_of, opened, thread_names, whole
+from .nsys_database import PID_SHIFT, Call, Export, Operation, Spans, Tables, lane_of, opened, thread_names, whole
 from .nsys_device import read_device, shows_device
 from .nsys_payloads import NcclPayloads
 from .nsys_ranges import CAPITALS, range_of_ours
@@ -35,6 +35,8 @@ from .nsys_tables import columns_of, make_collectives, make_launches, ranks_of
 
 NAME: Final = "nsys"
 
+#: An export has one of these tables.
+MARKS: Final = frozenset({"META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", "NVTX_EVENTS"})
 _MAGIC: Final = b"SQLite format 3\0"
 STEP_RANGE: Final = re.compile(rf"^(?:ProfilerStep\s*#|step[ _#]?|iteration[ _#]?|{STEP}\D?)(\d*)$", re.IGNORECASE)
 
@@ -56,25 +58,34 @@ def _process_of(thread: np.ndarray) -> np.ndarray:
 
 def _read_export(source: Source) -> Export:
     with opened(source) as database:
-        if not database.tables & {"META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", "NVTX_EVENTS"}:
+        if not database.tables & MARKS:
             raise TraceError(f"{source.path} is an sqlite database, but no export of Nsight Systems")
-        strings = dict(zip(*database.read("StringIds", ("id", "value")), strict=True))
-        (epoch,) = database.read("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
-        export = Export(source, int(epoch[0]) if epoch and epoch[0] else 0)
-        threads = thread_names(database, strings)
-        _read_runtime(database, export, strings, threads)
-        payloads = NcclPayloads(database)
-        _read_nvtx(database, export, strings, threads, payloads)
-        read_device(database, export, strings)
-        export.collectives = [
-            collective if collective.nbytes >= 0 else collective._replace(nbytes=nbytes)
-            for collective, nbytes in zip(export.collectives, payloads.sizes(export), strict=True)
-        ]
-        _read_metrics(database, export)
+        return export_of(database, source)
+
+
+def export_of(database: Tables, source: Source) -> Export:
+    """What the tables of an export hold.
+
+    Raises:
+        TraceError: they are damaged.
+    """
+    strings = dict(zip(*database.read("StringIds", ("id", "value")), strict=True))
+    (epoch,) = database.read("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
+    export = Export(source, int(epoch[0]) if epoch and epoch[0] else 0)
+    threads = thread_names(database, strings)
+    _read_runtime(database, export, strings, threads)
+    payloads = NcclPayloads(database)
+    _read_nvtx(database, export, strings, threads, payloads)
+    read_device(database, export, strings)
+    export.collectives = [
+        collective if collective.nbytes >= 0 else collective._replace(nbytes=nbytes)
+        for collective, nbytes in zip(export.collectives, payloads.sizes(export), strict=True)
+    ]
+    _read_metrics(database, export)
     return export
 
 
-def _read_runtime(database: Database, export: Export, strings: dict[int, str], threads: dict[int, str]) -> None:
+def _read_runtime(database: Tables, export: Export, strings: dict[int, str], threads: dict[int, str]) -> None:
     """Calls of the host: CUDA, and the operating system."""
     has_device = shows_device(database)
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API"):
@@ -109,7 +120,7 @@ def _read_runtime(database: Database, export: Export, strings: dict[int, str], t
 
 
 def _read_nvtx(
-    database: Database, export: Export, strings: dict[int, str], threads: dict[int, str], payloads: NcclPayloads
+    database: Tables, export: Export, strings: dict[int, str], threads: dict[int, str], payloads: NcclPayloads
 ) -> None:
     """Ranges that the program pushed, and the steps among them."""
     start, end, kind, text, text_id, thread, payload, binary, json_text, json_id = database.read(
@@ -230,7 +241,7 @@ def _waits(process: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Spans:
     )
 
 
-def _read_metrics(database: Database, export: Export) -> None:
+def _read_metrics(database: Tables, export: Export) -> None:
     type_id, metric_id, name = database.read("TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
     names = dict(zip(zip(type_id, metric_id, strict=True), name, strict=True))
     times, types, metrics, values = database.read("GPU_METRICS", ("timestamp", "typeId", "metricId", "value"))

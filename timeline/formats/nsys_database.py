@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -102,6 +102,24 @@ class Export:
     events: int = 0
 
 
+class Tables(Protocol):
+    """An export, whatever holds its tables."""
+
+    @property
+    def tables(self) -> set[str]:
+        """Names of those there are."""
+
+    def columns_of(self, table: str) -> set[str]:
+        """The columns of a table; none if it is not there."""
+
+    def read(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
+        """Columns of a table as lists, None throughout for a column that this version does not have.
+
+        Raises:
+            TraceError: it is damaged.
+        """
+
+
 class Database:
     """One export, open for reading.
 
@@ -165,30 +183,39 @@ class Database:
             if len(read[0]) * _MIN_ROW_NBYTES > self._nbytes:
                 raise TraceError(f"{self.name} is damaged: its table {table} has more rows than the file can hold")
         for number, column in enumerate(columns):
-            if (table, column) in _ANYTHING:
-                continue
-            if (table, column) in _TEXTS or column in self._more_texts:
-                read[number] = [None if value is None else _as_text(value) for value in read[number]]
-            else:
-                self._check_numbers(table, column, read[number])
+            is_text = column in self._more_texts
+            read[number] = checked(read[number], table, column, self.name, self._advice, is_text=is_text)
         return read
-
-    def _check_numbers(self, table: str, column: str, values: list[Any]) -> None:
-        most = 2**63 if column in _IDENTIFIERS else _MAX_NUMBER
-        if set(map(type, values)) <= {int, type(None)} and all(
-            value is None or -most <= value < most for value in values
-        ):
-            return
-        for number, value in enumerate(values):
-            if value is not None and not (isinstance(value, (int, float)) and -most <= value < most):
-                raise TraceError(
-                    f"{self.name} is damaged: in its table {table}, row {number + 1}, {column} is {str(value)[:40]!r}; "
-                    f"{self._advice}"
-                )
 
     def close(self) -> None:
         """Close it."""
         self._connection.close()
+
+
+def checked(values: list[Any], table: str, column: str, name: Path, advice: str, *, is_text: bool = False) -> list[Any]:
+    """A column of a table, as what its readers take it for.
+
+    Args:
+        name: of the file, for messages.
+        advice: what to do about a damaged one.
+        is_text: whether it is a text that Nsight Systems does not have.
+
+    Raises:
+        TraceError: something else stands where a number has to.
+    """
+    if (table, column) in _ANYTHING:
+        return values
+    if (table, column) in _TEXTS or is_text:
+        return [None if value is None else _as_text(value) for value in values]
+    most = 2**63 if column in _IDENTIFIERS else _MAX_NUMBER
+    if set(map(type, values)) <= {int, type(None)} and all(value is None or -most <= value < most for value in values):
+        return values
+    for number, value in enumerate(values):
+        if value is not None and not (isinstance(value, (int, float)) and -most <= value < most):
+            raise TraceError(
+                f"{name} is damaged: in its table {table}, row {number + 1}, {column} is {str(value)[:40]!r}; {advice}"
+            )
+    return values
 
 
 def _as_text(value: object) -> str:
@@ -226,7 +253,7 @@ def opened(
             raise TraceError(f"{source.path} is damaged or no {what} ({error}): {advice}") from error
 
 
-def thread_names(database: Database, strings: dict[int, str]) -> dict[int, str]:
+def thread_names(database: Tables, strings: dict[int, str]) -> dict[int, str]:
     """Names of threads, by globalTid."""
     ids, threads = database.read("ThreadNames", ("nameId", "globalTid"))
     return {thread: strings.get(number, "") for number, thread in zip(ids, threads, strict=True)}

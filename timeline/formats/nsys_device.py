@@ -7,7 +7,7 @@ import numpy as np
 
 from ..vocabulary import Category, LaneKind
 from .kineto_tables import kind_of
-from .nsys_database import Call, Database, Export, Operation, Spans, whole
+from .nsys_database import Call, Export, Operation, Spans, Tables, whole
 from .nsys_ranges import PHASES
 
 #: Tables of what a device does.  Graphs come last: where their parts are shown, they are not shown as a whole.
@@ -20,7 +20,7 @@ _COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _ON_HOST: Final = 2**31 - 1
 
 
-def shows_device(database: Database) -> bool:
+def shows_device(database: Tables) -> bool:
     """Whether the export shows what a device did."""
     return any(database.columns_of(f"CUPTI_ACTIVITY_KIND_{table}") for table in ("KERNEL", "GRAPH_TRACE"))
 
@@ -44,7 +44,7 @@ def _thread_of(call: Call | None) -> int:
     return -1 if call is None else call.thread
 
 
-def read_device(database: Database, export: Export, strings: dict[int, str]) -> None:
+def read_device(database: Tables, export: Export, strings: dict[int, str]) -> None:
     """Kernels, copies, fills and replays of graphs, and the collectives among the kernels."""
     columns = (
         "start",

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any, Final, NamedTuple
 
 from .kineto_tables import kind_of
-from .nsys_database import Database, Export
+from .nsys_database import Export, Tables
 
 #: domain, schema, size of the payload, size with the head; the others are reserved.
 _HEAD: Final = struct.Struct("<I4xI4xQQ")
@@ -40,7 +40,7 @@ class Told(NamedTuple):
 class NcclPayloads:
     """Sizes of NCCL's operations, as the threads asked for them."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Tables) -> None:
         """Learn how payloads are laid out."""
         self._schemas: dict[int, list[tuple[str, str, int]]] = defaultdict(list)
         for number, kind, name, offset in zip(
