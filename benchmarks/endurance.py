@@ -1,6 +1,6 @@
 """Whether a job stays what it was: ranks that are killed, memory over many steps, what an idle job costs, what it leaves.
 
-    python benchmarks/endurance.py                    # 50 kills, 10,000 steps, 20 s of idleness, two ranks
+    python benchmarks/endurance.py                    # 50 kills, 10,000 steps, 20 s of idleness, two ranks; a simulated week
     python benchmarks/endurance.py --only kills --json
 
 Each line says what was asked of the runtime and what was seen.
@@ -20,6 +20,21 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tlkit.timeline import open_trace
+from tlkit.timeline.record.sampled_format import NO_STEP, Sampling, format_for
+from tlkit.timeline.record.shard_format import ShardClock, ShardHeader
+from tlkit.timeline.record.shard_parts import parse_keep
+from tlkit.timeline.record.shard_writer import ShardWriter
+from tlkit.timeline.vocabulary import (
+    CPU_COUNTERS,
+    LANE_TIDS,
+    PROCESS_CPU_COUNTER,
+    STARVED_COUNTERS,
+    STEP,
+    Category,
+    LaneKind,
+)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -87,6 +102,40 @@ hvd.shutdown()
 print([thread.name for thread in threading.enumerate() if "tlkit" in thread.name], flush=True)
 """
 )
+
+
+RECORDED = """
+import sys, time
+from tlkit.timeline.record.shard_format import ShardClock, ShardHeader
+from tlkit.timeline.record.shard_writer import ShardWriter
+clock = ShardClock(origin_ns=time.monotonic_ns(), origin_unix_ns=time.time_ns())
+header = ShardHeader(
+    run_id="5eed", rank=0, size=1, local_rank=0, host="h", boot_id="b", process_id=1, device="cpu", clock=clock
+)
+writer = ShardWriter(sys.argv[1], header)
+writer.start()
+print("GO", flush=True)
+while True:
+    at = time.monotonic_ns()
+    writer.span(str(at), "forward", 1, at, at + 1000, None)
+    time.sleep(0.002)
+"""
+
+_SECOND = 10**9
+#: What a step of a simulated week is made of, in tenths of a second.
+_PHASES = (
+    (0, 1, "DATA_WAIT", "data", LaneKind.DATA),
+    (1, 4, "FORWARD", "forward", LaneKind.COMPUTE),
+    (4, 8, "BACKWARD", "backward", LaneKind.COMPUTE),
+    (8, 9, "SYNCHRONIZE", "other", LaneKind.COMPUTE),
+    (9, 10, "OPTIMIZER_STEP", "optimizer", LaneKind.COMPUTE),
+)
+_COUNTERS = {
+    CPU_COUNTERS[Category.FORWARD]: 0.25e9,
+    STARVED_COUNTERS[Category.FORWARD]: 0.01e9,
+    CPU_COUNTERS[Category.BACKWARD]: 0.35e9,
+    STARVED_COUNTERS[Category.BACKWARD]: 0.02e9,
+}
 
 
 def start(script: str, *arguments: str, size: int = 2, environment: Mapping[str, str] | None = None) -> list[Any]:
@@ -171,7 +220,91 @@ def left(_: float) -> dict[str, Any]:
     return {"threads": [process.communicate()[0].strip() for process in processes]}
 
 
-CASES = {"kills": (kills, 50), "memory": (memory, 10_000), "idle": (idle, 20.0), "left": (left, 0)}
+def week(steps: int) -> dict[str, Any]:
+    """A rank that records a week of steps of one second under limits, by the recorder itself, as fast as it writes."""
+    result: dict[str, Any] = {"steps": steps}
+    for name, keep, every in (("sampled", "4MB", "100:5"), ("in_full", "4MB", ""), ("sums", "4MB", "sums")):
+        with tempfile.TemporaryDirectory() as folder:
+            result[name] = _week(Path(folder) / "t.json", steps, keep, every)
+    return result
+
+
+def _week(path: Path, steps: int, keep: str, every: str) -> dict[str, Any]:
+    sampling = {"": None, "sums": NO_STEP}.get(every, Sampling(100, 5))
+    header = ShardHeader(
+        run_id="5eed", rank=0, size=1, local_rank=0, host="h", boot_id="b", process_id=1, device="cpu",
+        clock=ShardClock(origin_ns=0, origin_unix_ns=0),
+    )  # fmt: skip
+    writer = ShardWriter(path, header, make_format=format_for(sampling), keep=parse_keep(keep))
+    writer.start()
+    largest, resident = 0, []
+    for number in range(steps):
+        at = number * _SECOND
+        for begin, end, span, category, lane in _PHASES:
+            writer.span(span, category, LANE_TIDS[lane], at + begin * _SECOND // 10, at + end * _SECOND // 10, None)
+        for counter, value in _COUNTERS.items():
+            writer.counter(counter, at + 6 * _SECOND // 10, value)
+        writer.span(STEP, "step", LANE_TIDS[LaneKind.STEPS], at, at + _SECOND, {"step": number})
+        writer.counter(PROCESS_CPU_COUNTER, at + _SECOND, 0.7e9)
+        if number % 2000 == 1999:  # a week's records come slower than they are written
+            assert writer.flush(60.0)
+            largest = max(largest, sum(file.stat().st_size for file in path.parent.iterdir()))
+            resident.append(_resident())
+    writer.close()
+    first = path.stat().st_size
+    trace = open_trace(path, use_cache=False)
+    known = {*trace.steps["step"].tolist(), *trace.sums["step"].tolist()}
+    return {
+        "keep": keep,
+        "every": every,
+        "largest_mb": round(largest / 1e6, 2),
+        "of_that_step_times_mb": round(first / 1e6, 2),
+        "steps_in_full": len(trace.steps) if trace.meta.knows_order else 0,
+        "steps_unknown": steps - len(known),
+        "lost": writer.lost,
+        "resident_mb_after_a_tenth_and_at_the_end": [
+            round(resident[len(resident) // 10] / 1e6),
+            round(resident[-1] / 1e6),
+        ],
+    }
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+
+
+def lost(count: int) -> dict[str, Any]:
+    """What `kill -9` takes of a timeline: from the last event in the file to the kill, a span every two milliseconds."""
+    chance = random.Random(0)  # noqa: S311  no secret
+    missing = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            path = Path(folder) / f"{number}.json"
+            process = subprocess.Popen(
+                [sys.executable, "-c", RECORDED, str(path)],
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                stdout=subprocess.PIPE,
+            )
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(chance.uniform(0.5, 1.5))
+            killed_ns = time.monotonic_ns()
+            process.kill()
+            process.wait()
+            # Each span is called by its own beginning.
+            last_ns = max(map(int, open_trace(path, use_cache=False).spans["name"]))
+            missing.append((killed_ns - last_ns) / 1e6)
+    return {"kills": count, "median_ms": round(sorted(missing)[count // 2]), "longest_ms": round(max(missing))}
+
+
+CASES = {
+    "kills": (kills, 50),
+    "week": (week, 604_800),
+    "lost": (lost, 40),
+    "memory": (memory, 10_000),
+    "idle": (idle, 20.0),
+    "left": (left, 0),
+}
 
 
 def main() -> None:
