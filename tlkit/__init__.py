@@ -4,19 +4,21 @@ The four parts live in folders of their own at the root of the repository and in
 (the format and the tables), `tlkit.runtime` (the Horovod-compatible runtime that records), `tlkit.collector` (diagnosis)
 and `tlkit.dashboard`.
 
-`tlkit.instrument()` records a training that does not use `hvd`; `tlkit.trace_handler()` puts what torch.profiler saw beside it.
+`tlkit.instrument()` records training that does not use `hvd`; `tlkit.trace_handler()` adds the trace of torch.profiler to the
+timeline of its run.
 """
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # as in typing, which is not to be imported with every interpreter
 if TYPE_CHECKING:
     from .runtime.instrument.profiling import trace_handler as trace_handler
     from .runtime.instrument.recording import instrument as instrument
 else:
 
     def __getattr__(name: str) -> object:
-        """Functions that need torch, imported when they are asked for."""
+        """Functions that need torch, imported at their first use."""
         if name == "instrument":
             from .runtime.instrument.recording import instrument  # noqa: PLC0415
 

@@ -1,1 +1,1 @@
-"""`import horovod` without Horovod.  `hook` is loaded at the start of every interpreter: nothing else is imported here."""
+"""`import horovod` without Horovod: an import hook, and the modules that Horovod's scripts import beside the API."""
