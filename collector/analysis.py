@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -94,6 +95,19 @@ class Analysis:
     def trace(self) -> Trace:
         """What was analysed."""
         return self.facts.trace
+
+    def what_if(self) -> Any:
+        """Controls for a notebook: sliders and switches, and the step time that the changed run would have.
+
+        Returns:
+            An ipywidgets box, which a notebook shows if it is the last line of a cell.
+
+        Raises:
+            UsageError: ipywidgets is not installed (`pip install 'tlkit[notebook]'`).
+        """
+        from .reports.notebook_controls import what_if_controls  # noqa: PLC0415  as below
+
+        return what_if_controls(self.facts)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: verdict, plan, the parts of a step, and a plot of the steps."""

@@ -8,8 +8,7 @@ from urllib.parse import parse_qsl
 from dash import Dash, Input, Output, State, dcc, html, no_update, set_props
 from dash.exceptions import PreventUpdate
 
-from ..collector.model.words import milliseconds
-from ..collector.predict.what_if import predict
+from ..collector.predict.controls import SLIDERS, changes_of, predict_in_words
 from ..collector.service.compression import compress_answers
 from ..collector.service.guard import protect
 from ..timeline.commands.arguments import clean
@@ -210,18 +209,18 @@ def _add_callbacks(app: Dash, source: Source) -> None:
 
     @app.callback(
         Output("what-if-answer", "children"),
-        [Input(name, "value") for name, _, _ in verdict.SLIDERS],
+        [Input(f"what-if-{slider.name}", "value") for slider in SLIDERS],
         Input("what-if-switches", "value"),
         Input("version", "data"),
     )
     def what_if(*values: Any) -> str:
         *amounts, switches, _version = values
-        changes = [
-            make(max(int(amount), 0))
-            for (_, _, make), amount in zip(verdict.SLIDERS, amounts, strict=True)
-            if isinstance(amount, (int, float)) and amount < verdict.AS_IT_IS
-        ]
-        return predicted(source, [*changes, *map(str, switches if isinstance(switches, list) else [])])
+        percents = {
+            slider.name: max(amount, 0)
+            for slider, amount in zip(SLIDERS, amounts, strict=True)
+            if isinstance(amount, (int, float))
+        }
+        return predicted(source, changes_of(percents, list(map(str, switches)) if isinstance(switches, list) else []))
 
     if source.ask_dump is not None:
         app.callback(Output("dump-answer", "children"), Input("dump", "n_clicks"), prevent_initial_call=True)(
@@ -292,12 +291,5 @@ def asked_dump(source: Source, clicks: object) -> str:
 
 
 def predicted(source: Source, changes: list[str]) -> str:
-    """The answer to the sliders, in words."""
-    if source.analysis is None or not changes:
-        return "Move a slider to see what a step would take."
-    try:
-        found = predict(source.analysis.facts, changes)
-    except TlkitError as error:
-        return clean(str(error))
-    now, then = milliseconds(found.step_ns), milliseconds(found.predicted_ns)
-    return f"A step would take {then} instead of {now}: {found.gain:.0%} less."
+    """The step time after the changes that the sliders ask for, in words."""
+    return clean(predict_in_words(None if source.analysis is None else source.analysis.facts, changes))

@@ -1,11 +1,11 @@
 """The first screen: the sentence, what it is worth, the plan, where the step time goes, and what would help."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from dash import dcc, html
 
 from ...collector.model.words import milliseconds
+from ...collector.predict.controls import AS_IT_IS, SLIDERS, SWITCHES
 from ...collector.reports import figures, figures_ranks
 from ...collector.reports.summary import describe_steps, title_of
 from ...timeline.commands.arguments import clean
@@ -14,23 +14,8 @@ from ..timeline.evidence import place_of
 from ..words import explain
 from . import View
 
-#: A slider that stands here changes nothing.
-AS_IT_IS: Final = 100
 #: Steps of the plan that are shown.
 MAX_PLAN: Final = 5
-
-
-def _percent(name: str) -> Callable[[int], str]:
-    return lambda share: f"{name}={share}%"
-
-
-#: What can be changed on the page: id, label, and the change for a slider's value below AS_IT_IS.
-SLIDERS: Final[tuple[tuple[str, str, Callable[[int], str]], ...]] = (
-    ("what-if-data", "waiting for data", _percent("data")),
-    ("what-if-compute", "computation", _percent("compute")),
-    ("what-if-bandwidth", "time of moving bytes", lambda share: f"bandwidth={AS_IT_IS / max(share, 1):.3f}x"),
-    ("what-if-latency", "cost of each collective", _percent("latency")),
-)
 
 
 def layout(view: View) -> Any:
@@ -142,19 +127,24 @@ def what_if() -> Any:
     sliders = [
         html.Div(
             [
-                html.Span(label, id=f"{name}-label"),
-                dcc.Slider(0, AS_IT_IS, 5, value=AS_IT_IS, marks=marks, id=name, allow_direct_input=False, **kept),
+                html.Span(slider.label, id=f"what-if-{slider.name}-label"),
+                dcc.Slider(
+                    0,
+                    AS_IT_IS,
+                    5,
+                    value=AS_IT_IS,
+                    marks=marks,
+                    id=f"what-if-{slider.name}",
+                    allow_direct_input=False,
+                    **kept,
+                ),
             ],
             className="slider",
         )
-        for name, label, _ in SLIDERS
+        for slider in SLIDERS
     ]
     switches = dcc.Checklist(
-        options=[
-            {"label": " no stragglers", "value": "straggler=none"},
-            {"label": " perfect overlap", "value": "overlap=perfect"},
-            {"label": " no negotiation", "value": "negotiation=0"},
-        ],
+        options=[{"label": f" {label}", "value": change} for label, change in SWITCHES],
         value=[],
         id="what-if-switches",
         className="switches",

@@ -142,6 +142,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     """All cells, in a real kernel; the slow loader is found."""
     nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipywidgets")
     notebook = nbformat.read(SAMPLES / "diagnose.ipynb", as_version=4)
     code = "\n".join(
         [
@@ -158,3 +159,4 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     assert "waits" in text
     assert "data loader" in text
     assert "application/vnd.plotly.v1+json" in text
+    assert "application/vnd.jupyter.widget-view+json" in text
