@@ -2,7 +2,7 @@
 
     python benchmarks/control_plane.py                      # 1,024 ranks, 400 tensors; --json for programs
 
-Every rank is a real `Member`, every message is encoded and decoded as it would be for the wire; only the sockets are left
+Every rank is a real `TensorTable`, every message is encoded and decoded as it would be for the wire; only the sockets are left
 out.  One `Ready` a rank and step is what a training sends whose backward pass outlasts a cycle (HOROVOD_CYCLE_TIME);
 `--messages 8` splits a step into eight.  The first step negotiates everything, the later ones repeat it.
 """
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from tlkit.runtime.core.control.coordinator import Coordinator, share_out
-from tlkit.runtime.core.control.member import Member
 from tlkit.runtime.core.control.messages import Ready, Request, Work, decode, encode
+from tlkit.runtime.core.control.tensor_table import TensorTable
 from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.work import Entry, Handle
 
@@ -28,7 +28,7 @@ def simulate(ranks: int, tensors: int, messages: int, steps: int) -> list[dict[s
     coordinator = Coordinator({0: everyone}, fusion_threshold_nbytes=64 << 20, cache_capacity=1024)
     tensor = torch.zeros(25_000)
     requests = [Request(f"allreduce.layer{k}.weight", Kind.ALLREDUCE, "float32", (25_000,)) for k in range(tensors)]
-    members = [Member() for _ in everyone]
+    tables = [TensorTable() for _ in everyone]
     part = -(-tensors // messages)
     rows = []
     for step in range(steps):
@@ -43,8 +43,8 @@ def simulate(ranks: int, tensors: int, messages: int, steps: int) -> list[dict[s
                     for request in requests[begin : begin + part]
                 ]
                 begun = time.perf_counter_ns()
-                members[rank].submit(entries)
-                message = members[rank].collect()
+                tables[rank].submit(entries)
+                message = tables[rank].collect()
                 assert message is not None
                 said.append((rank, encode(message)))
                 rank_ns += time.perf_counter_ns() - begun
@@ -73,7 +73,7 @@ def simulate(ranks: int, tensors: int, messages: int, steps: int) -> list[dict[s
                 begun = time.perf_counter_ns()
                 answer = decode(text)
                 assert isinstance(answer, Work)
-                members[rank].receive(answer)
+                tables[rank].receive(answer)
                 rank_ns += time.perf_counter_ns() - begun
         rows.append(
             {

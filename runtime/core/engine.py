@@ -18,10 +18,10 @@ from .config import Config, warn_of_ineffective
 from .control.clock_sync import SAME_CLOCK, ClockFollower, ClockOffset, measure
 from .control.coordinator import Coordinator
 from .control.forked import Forked
-from .control.member import Member
 from .control.messages import ClockOffset as ClockOffsetMessage
 from .control.messages import Request
 from .control.service import ControlPlane
+from .control.tensor_table import TensorTable
 from .control.values import MAX_SMALL_NBYTES, sends_along
 from .executor import Executor
 from .kinds import Kind
@@ -125,7 +125,7 @@ class Engine:
             rank=launched.rank,
             hosts=self.hosts,
             channels=joined.channels,
-            member=Member(self._make_absent),
+            tensor_table=TensorTable(self._make_absent),
             coordinator=coordinator,
             executor=self._executor,
             completions=self.completions,
@@ -186,7 +186,7 @@ class Engine:
         self._control.leave_in_child()
         self._store.leave_in_child()
         self.control = Forked(
-            self._control.member,
+            self._control.tensor_table,
             f"process {os.getpid()} was forked from rank {rank} (process {os.getppid()}) and is no rank itself: call collective "
             "operations in the rank, or start the process with the spawn method and give it a rank of its own.",
         )
@@ -293,7 +293,7 @@ class Engine:
             if ended:
                 self._close_groups(together=True)
         finally:
-            self.timeline.stop(self._control.member.closed or "" if self._control.aborted else "")
+            self.timeline.stop(self._control.tensor_table.closed or "" if self._control.aborted else "")
             recorder.stop_nvtx()
             self._executor.groups.clear()
             self._store.close()

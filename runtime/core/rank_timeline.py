@@ -77,7 +77,7 @@ class RankTimeline:
         make_format = HorovodFormat if as_horovod else format_for(self._config.sampling)
         keep = None if as_horovod else self._config.keep
         writer = ShardWriter(target, header, make_format=make_format, keep=keep)
-        writer.pending = self._control.member.pending
+        writer.pending = self._control.tensor_table.pending
         self._end_flight()
         recorder.start_timeline(writer)
         self._control.node.mark_cycles = mark_cycles
@@ -90,7 +90,7 @@ class RankTimeline:
         target = shard_path(path_in(folder, restarts), header.rank)
         keep = self._config.keep or FLIGHT_KEEP
         writer = ShardWriter(target, header, make_format=format_for(self._config.sampling), keep=keep)
-        writer.pending = self._control.member.pending
+        writer.pending = self._control.tensor_table.pending
         flight = self._flight = Flight(folder, writer, header.rank, self._control.raise_alarm)
         self._control.node.alarms.on_alarm = flight.set_aside
         self._start_sampling(header.local_rank)

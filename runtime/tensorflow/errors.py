@@ -29,7 +29,7 @@ def _class_of(error: HorovodInternalError) -> type[Exception]:
     running = engine.current()
     if str(error) == NOT_INITIALIZED:
         kind: type[Exception] = tf.errors.FailedPreconditionError
-    elif running is None or running.control.member.closed:
+    elif running is None or running.control.tensor_table.closed:
         kind = tf.errors.UnknownError
     else:
         kind = tf.errors.FailedPreconditionError

@@ -152,7 +152,7 @@ def start_allreduce(
         known = None
     else:
         full_name = f"allreduce.{_sendable(name)}"
-        record = running.control.member.record(set_id, full_name)
+        record = running.control.tensor_table.record(set_id, full_name)
         known = None if record is None else record.request
     if (
         known is not None

@@ -1,4 +1,4 @@
-"""A simulated rank: the real member, coordinator, executor and node; training and collectives are played."""
+"""A simulated rank: the real tensor table, coordinator, executor and node; training and collectives are played."""
 
 import math
 import random
@@ -12,9 +12,9 @@ from tlkit.runtime.core.config import Config
 from tlkit.runtime.core.control.channel import Channel
 from tlkit.runtime.core.control.coordinator import Coordinator
 from tlkit.runtime.core.control.links import Links, LostRank
-from tlkit.runtime.core.control.member import Member
 from tlkit.runtime.core.control.messages import Request, Response
 from tlkit.runtime.core.control.node import Node
+from tlkit.runtime.core.control.tensor_table import TensorTable
 from tlkit.runtime.core.errors import HorovodInternalError
 from tlkit.runtime.core.executor import Executor
 from tlkit.runtime.core.work import Batch, Completions, Entry, Handle
@@ -143,7 +143,7 @@ class SimulatedRank:
         self.completions = Completions()
         self.executor = LoggingExecutor(self, self.completions)
         self.executor.groups[0] = self.open_group(0, range(size))  # type: ignore[assignment]
-        self.member = Member(self._absent)
+        self.tensor_table = TensorTable(self._absent)
         coordinator = None
         if rank == 0:
             coordinator = Coordinator(
@@ -157,7 +157,7 @@ class SimulatedRank:
             rank=rank,
             hosts=tuple(f"h{each}" for each in range(size)),
             links=self.links,
-            member=self.member,
+            tensor_table=self.tensor_table,
             coordinator=coordinator,
             executor=self.executor,
             completions=self.completions,
@@ -221,7 +221,7 @@ class SimulatedRank:
             entries.append(entry)
         handle.entries = entries
         handle.remaining = len(entries)
-        self.member.submit(entries)
+        self.tensor_table.submit(entries)
         for request in requests:
             self._asked[self._joined, request.process_set, self.removals[request.process_set], request.name] += 1
         if hurry:
@@ -331,7 +331,7 @@ class SimulatedRank:
             if self.executor.load and not self.node.aborted:
                 if not self.gave_up and not self.world.something_happened:
                     self.world.fault(f"rank {self.rank} leaves before it has done what was agreed on")
-                self.executor.abort(self.member.closed or "the runtime has ended")
+                self.executor.abort(self.tensor_table.closed or "the runtime has ended")
                 self.gave_up = True
         if not self.links.ranks:
             return

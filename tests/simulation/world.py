@@ -351,7 +351,7 @@ class World:
             if rank.dead or rank.frozen_until_ns > self.now_ns:
                 continue
             if rank.node.aborted and not self.something_happened and not faults:
-                faults.append(f"rank {rank.rank} aborts: {rank.member.closed}")
+                faults.append(f"rank {rank.rank} aborts: {rank.tensor_table.closed}")
             if not rank.node.finished:
                 faults.append(f"rank {rank.rank} is left behind")
             for operation in rank.operations:

@@ -3,20 +3,20 @@
 from typing import Any, NoReturn
 
 from ..errors import HorovodInternalError
-from .member import Member
+from .tensor_table import TensorTable
 
 
 class Forked:
     """Refuses whatever would need the other ranks, in one sentence."""
 
-    def __init__(self, member: Member, why: str) -> None:
+    def __init__(self, tensor_table: TensorTable, why: str) -> None:
         """Take the place of a control plane.
 
         Args:
-            member: the parent's; what is known of names may be looked up.
+            tensor_table: the parent's; what is known of names may be looked up.
             why: what whoever asks is told.
         """
-        self.member = member
+        self.tensor_table = tensor_table
         self.aborted = False
         self.why = why
         """What whoever asks is told."""

@@ -20,7 +20,6 @@ from .desk import Desk
 from .endings import GRACE_S, HEARSAY_S, SILENCE_S, Failures, farewell
 from .leaving import Departure
 from .links import Links
-from .member import Member
 from .messages import (
     Abort,
     Alarm,
@@ -36,6 +35,7 @@ from .messages import (
     Ready,
     Work,
 )
+from .tensor_table import TensorTable
 from .watch import NO_ANSWER, LeaderWatch
 
 _log = logging.getLogger("tlkit.runtime")
@@ -50,7 +50,7 @@ class Node:
         rank: int,
         hosts: tuple[str, ...],
         links: Links,
-        member: Member,
+        tensor_table: TensorTable,
         coordinator: Coordinator | None,
         executor: Executor,
         completions: Completions,
@@ -67,7 +67,7 @@ class Node:
             follower: compares the clock with rank 0's now and then; None where the clocks are one.
             is_blocked: whether the training waits, so that nothing more will be submitted before it gets an answer.
         """
-        self.member = member
+        self.tensor_table = tensor_table
         self.links = links
         self._rank = rank
         self._hosts = hosts
@@ -95,7 +95,7 @@ class Node:
         # Rank 0 hears of every rank's death, the others hear it from rank 0.
         self.failures = Failures(completions, GRACE_S if coordinator is not None else HEARSAY_S, clock_ns)
         self.departure = Departure(rank, links, leads=coordinator is not None, close=self._close_member)
-        self._leader = LeaderWatch(hosts[0], config, lambda: bool(executor.load or member.pending()))
+        self._leader = LeaderWatch(hosts[0], config, lambda: bool(executor.load or tensor_table.pending()))
         self._silence_counts = False
         self.goodbye_wanted = False
         self.notified = False
@@ -127,7 +127,7 @@ class Node:
         return bool(
             self.finished
             or self.departure.under_way
-            or self.member.has_unsaid
+            or self.tensor_table.has_unsent
             or self.alarms.are_waiting
             or self.failures.are_open
             or (self.desk is not None and self.desk.is_holding)
@@ -144,7 +144,7 @@ class Node:
         now_ns = self._clock_ns()
         if (remaining_s := self.failures.remaining_s) is not None:
             times.append(now_ns + round(remaining_s * 1e9))
-        if self.member.has_unsaid and not self.links.is_congested:
+        if self.tensor_table.has_unsent and not self.links.is_congested:
             times.append(now_ns if self._is_blocked() else self.due_ns)
         if self._follower is not None and recorder.is_timeline_on():
             times.append(self._follower.next_ns)
@@ -233,9 +233,9 @@ class Node:
         negotiated_ns = self._clock_ns()
         if work.cycle_time_s >= 0:
             self._cycle_time_ns = round(work.cycle_time_s * 1e9)
-        for response, entries in self.member.receive(work):
+        for response, entries in self.tensor_table.receive(work):
             if entries and entries[0].request.kind is Kind.REMOVE_PROCESS_SET and not response.error:
-                self.member.forget_process_set(entries[0].request.shape[0])
+                self.tensor_table.forget_process_set(entries[0].request.shape[0])
             self._executor.put(response, entries, negotiated_ns, notify=not self.executes_itself)
 
     def _note_clock(self, pong: ClockPong) -> None:
@@ -315,10 +315,10 @@ class Node:
 
     def _speak(self) -> None:
         """Tell the coordinator what was submitted, if it is time."""
-        if not self.member.has_unsaid:
+        if not self.tensor_table.has_unsent:
             # Cleared before the second look: a tensor that comes after it wakes the thread, one before it is seen.
             self.notified = False
-            if not self.member.has_unsaid:
+            if not self.tensor_table.has_unsent:
                 return
         if self.links.is_congested:
             return
@@ -330,9 +330,9 @@ class Node:
         self.due_ns = 0
         self.notified = False
         writer = recorder.timeline()
-        self.member.send_times = writer is not None or self.records_elsewhere
+        self.tensor_table.send_times = writer is not None or self.records_elsewhere
         said = False
-        while not self.links.is_congested and (ready := self.member.collect(self._executor.done)) is not None:
+        while not self.links.is_congested and (ready := self.tensor_table.collect(self._executor.done)) is not None:
             said = True
             if self.desk is not None:
                 self.desk.take_note(self._rank, ready)
@@ -346,8 +346,8 @@ class Node:
     # The end.
 
     def _close_member(self, reason: str) -> None:
-        entries = self.member.close(reason)
-        self._completions.finish(entries, self.member.closed)
+        entries = self.tensor_table.close(reason)
+        self._completions.finish(entries, self.tensor_table.closed)
         if entries:
             _log.debug("%d tensors were still waiting when %s", len(entries), reason)
 
@@ -362,8 +362,8 @@ class Node:
         if self.desk is not None:
             self.links.send_to_all(Abort(reason))
         _log.error("Horovod background loop uncaught exception: %s", reason)
-        self._completions.finish(self.member.close(reason), self.member.closed)
-        error = self.member.closed or reason
+        self._completions.finish(self.tensor_table.close(reason), self.tensor_table.closed)
+        error = self.tensor_table.closed or reason
         self.failures.end(error)
         self._executor.abort(error)
         self.aborted = True
@@ -372,4 +372,4 @@ class Node:
 
     def end(self) -> None:
         """Nobody calls any more: whatever fails from now on fails with what is known."""
-        self.failures.end(self.member.closed or self.failures.suspicion or "the runtime has ended")
+        self.failures.end(self.tensor_table.closed or self.failures.suspicion or "the runtime has ended")

@@ -21,9 +21,9 @@ from .clock_sync import ClockFollower
 from .coordinator import Coordinator
 from .endings import HEARSAY_S, SILENCE_S
 from .links import Links, LostRank
-from .member import Member
 from .node import Node
 from .sources import Sources
+from .tensor_table import TensorTable
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -53,7 +53,7 @@ class ControlPlane:
         rank: int,
         hosts: tuple[str, ...],
         channels: Mapping[int, Channel],
-        member: Member,
+        tensor_table: TensorTable,
         coordinator: Coordinator | None,
         executor: Executor,
         completions: Completions,
@@ -67,7 +67,7 @@ class ControlPlane:
             channels: by rank; on rank 0 one to every other rank, elsewhere one to rank 0.
             core: where the thread runs; None for anywhere.
         """
-        self.member = member
+        self.tensor_table = tensor_table
         self._rank = rank
         self._executor = executor
         self._completions = completions
@@ -84,7 +84,7 @@ class ControlPlane:
             rank=rank,
             hosts=hosts,
             links=self._links,
-            member=member,
+            tensor_table=tensor_table,
             coordinator=coordinator,
             executor=executor,
             completions=completions,
@@ -115,14 +115,14 @@ class ControlPlane:
         self._thread.start()
 
     def submit(self, entries: list[Entry], *, waits: bool = False, hurry: bool = False) -> None:
-        """Submit tensors, all or none (see `Member.submit`).
+        """Submit tensors, all or none (see `TensorTable.submit`).
 
         Args:
             waits: whether the caller is going to `wait` for them at once, and will say them itself.
             hurry: whether they are said without waiting for others to come along.
         """
         node = self.node
-        self.member.submit(entries)
+        self.tensor_table.submit(entries)
         if hurry:
             node.due_ns = 1
         if not node.notified and not waits:
@@ -150,7 +150,7 @@ class ControlPlane:
                 if not node.finished and self._role.acquire(blocking=False):
                     self._drive(handle)
                     continue
-                if self.member.has_unsaid:
+                if self.tensor_table.has_unsent:
                     self._sources.wake_thread()
                 self._completions.wait(handle, look_s)
                 look_s = min(2 * look_s, _LAST_LOOK_S)
@@ -183,7 +183,7 @@ class ControlPlane:
         """
         self._execution_failed(reason)
         self._thread.join(HEARSAY_S + SILENCE_S)
-        return self.member.cause or reason
+        return self.tensor_table.cause or reason
 
     def leave_in_child(self) -> None:
         """This is a forked process: close its copies of the connections, which would hide this rank's death from the others."""
@@ -300,7 +300,7 @@ class ControlPlane:
             self._sources.close()
         if self._executor.load and not self.node.aborted:
             # Others have left before this rank has done what was agreed on, or this rank does not wait for them any longer.
-            self._executor.abort(self.member.closed or "the runtime has ended")
+            self._executor.abort(self.tensor_table.closed or "the runtime has ended")
         if self._executor.load or self.node.aborted:
             for _ in range(_MAX_ABORTS):
                 if self._executor.is_idle_within(_LAST_CHANCE_S):

@@ -13,8 +13,8 @@ from tests.fuzzing import examples
 from tlkit.runtime.core.control import bits
 from tlkit.runtime.core.control.consistency import find_disagreement
 from tlkit.runtime.core.control.coordinator import Coordinator
-from tlkit.runtime.core.control.member import Member
 from tlkit.runtime.core.control.messages import Ready, Request, Work, from_ranges, to_ranges
+from tlkit.runtime.core.control.tensor_table import TensorTable
 from tlkit.runtime.core.errors import HorovodInternalError
 from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.work import Entry, Handle
@@ -81,19 +81,19 @@ def test_arrivals_are_on_the_coordinators_clock() -> None:
 def test_the_second_time_ids_are_enough() -> None:
     """In the steady state neither side spells a name."""
     mind = coordinator()
-    members = [Member(), Member()]
+    tables = [TensorTable(), TensorTable()]
     for repetition in range(3):
-        for rank, member in enumerate(members):
-            member.submit([entry("a"), entry("b")])
-            message = member.collect()
+        for rank, table in enumerate(tables):
+            table.submit([entry("a"), entry("b")])
+            message = table.collect()
             assert message is not None
             assert len(message.fresh) == (2 if repetition == 0 else 0)
             tell(mind, rank, message)
         work = take(mind)
         assert work is not None
         assert [response.names for response in work.responses] == [["a", "b"] if repetition == 0 else []]
-        for member in members:
-            ((_, entries),) = member.receive(work)
+        for table in tables:
+            ((_, entries),) = table.receive(work)
             assert [each.request.name for each in entries] == ["a", "b"]
 
 
@@ -148,23 +148,23 @@ def test_an_error_does_not_stop_what_follows() -> None:
 
 def test_a_name_in_flight_is_refused() -> None:
     """The second submission raises, the first goes on."""
-    member = Member()
-    member.submit([entry("a")])
+    table = TensorTable()
+    table.submit([entry("a")])
     with pytest.raises(ValueError, match="same name as another tensor"):
-        member.submit([entry("b"), entry("a")])
+        table.submit([entry("b"), entry("a")])
 
-    assert [each.request.name for each in member.pending()] == ["a"]
+    assert [each.request.name for each in table.pending()] == ["a"]
 
 
 def test_after_the_end_nothing_is_taken() -> None:
     """What was waiting is handed back, and the next submission says why."""
-    member = Member()
+    table = TensorTable()
     waiting = entry("a")
-    member.submit([waiting])
+    table.submit([waiting])
 
-    assert member.close("rank 1 is gone") == [waiting]
+    assert table.close("rank 1 is gone") == [waiting]
     with pytest.raises(HorovodInternalError, match="rank 1 is gone"):
-        member.submit([entry("b")])
+        table.submit([entry("b")])
 
 
 def test_a_stalled_tensor_names_who_is_missing() -> None:
@@ -177,11 +177,11 @@ def test_a_stalled_tensor_names_who_is_missing() -> None:
     assert mind.find_stalled(now_ns=5_000, longer_than_ns=5_000) == []
 
 
-def _deliver(mind: Coordinator, members: list[Member], rank: int) -> None:
-    message = members[rank].collect()
+def _deliver(mind: Coordinator, tables: list[TensorTable], rank: int) -> None:
+    message = tables[rank].collect()
     while message is not None:
         tell(mind, rank, message)
-        message = members[rank].collect()
+        message = tables[rank].collect()
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -196,26 +196,26 @@ def test_any_order_of_submission_is_executed_completely_and_alike(
 ) -> None:
     """Whatever the order and the size of the cache, every rank executes every tensor, all in one order."""
     mind = coordinator(size, capacity, threshold=chance.choice([0, 20, 1 << 20]))
-    members = [Member() for _ in range(size)]
+    tables = [TensorTable() for _ in range(size)]
     executed: list[list[str]] = [[] for _ in range(size)]
     delayed: list[list[Work]] = [[] for _ in range(size)]
     for step_number, step in enumerate(steps):
-        for rank, member in enumerate(members):
+        for rank, table in enumerate(tables):
             for name in chance.sample(step, len(step)):
                 # Now and then all ranks ask for something else under the same name.
-                member.submit([entry(name, priority=chance.choice([0, 0, 1]), shape=(4 + step_number % 2,))])
+                table.submit([entry(name, priority=chance.choice([0, 0, 1]), shape=(4 + step_number % 2,))])
                 if chance.random() < 0.5:
-                    _deliver(mind, members, rank)
+                    _deliver(mind, tables, rank)
         for rank in chance.sample(range(size), size):
-            _deliver(mind, members, rank)
+            _deliver(mind, tables, rank)
             work = take(mind)
             if work is not None:
                 for queue in delayed:
                     queue.append(work)
         # Every rank reads its messages when it likes, but before it submits the same names again.
-        for rank, member in enumerate(members):
+        for rank, table in enumerate(tables):
             for work in delayed[rank]:
-                for response, entries in member.receive(work):
+                for response, entries in table.receive(work):
                     assert not response.error
                     executed[rank] += [each.request.name for each in entries]
             delayed[rank].clear()
@@ -226,16 +226,16 @@ def test_any_order_of_submission_is_executed_completely_and_alike(
 
 def test_a_known_tensor_that_stalls_is_found_too() -> None:
     """Ids hide nothing from the stall check, which notices what it sees twice."""
-    mind, members = coordinator(), [Member(), Member()]
-    for rank, member in enumerate(members):
-        member.submit([entry("a")])
-        _deliver(mind, members, rank)
+    mind, tables = coordinator(), [TensorTable(), TensorTable()]
+    for rank, table in enumerate(tables):
+        table.submit([entry("a")])
+        _deliver(mind, tables, rank)
     work = take(mind)
     assert work is not None
-    for member in members:
-        member.receive(work)
-    members[0].submit([entry("a")])
-    _deliver(mind, members, 0)
+    for table in tables:
+        table.receive(work)
+    tables[0].submit([entry("a")])
+    _deliver(mind, tables, 0)
 
     assert mind.find_stalled(now_ns=1_000, longer_than_ns=100) == []
     (stalled,) = mind.find_stalled(now_ns=2_000, longer_than_ns=100)
@@ -248,22 +248,22 @@ def _absent(asked: Request) -> Entry:
 
 def test_a_rank_that_has_joined_brings_zeros_and_the_last_one_ends_it() -> None:
     """Known and new tensors alike; a gather fails; afterwards everything is as before."""
-    mind, members = coordinator(), [Member(_absent), Member(_absent)]
+    mind, tables = coordinator(), [TensorTable(_absent), TensorTable(_absent)]
 
     def exchange(*asked: tuple[int, Entry]) -> list[list[tuple[str, str]]]:
         for rank, each in asked:
-            members[rank].submit([each])
-            _deliver(mind, members, rank)
+            tables[rank].submit([each])
+            _deliver(mind, tables, rank)
         work = take(mind)
         assert work is not None
         return [
-            [(each.request.name, response.error) for response, entries in member.receive(work) for each in entries]
-            for member in members
+            [(each.request.name, response.error) for response, entries in table.receive(work) for each in entries]
+            for table in tables
         ]
 
     assert exchange((0, entry("a")), (1, entry("a"))) == [[("a", "")]] * 2
-    members[0].submit([entry("a")])
-    _deliver(mind, members, 0)
+    tables[0].submit([entry("a")])
+    _deliver(mind, tables, 0)
     assert exchange((1, entry("join.noname", kind="join"))) == [[("a", "")], [("a", "")]]
     assert exchange((0, entry("new"))) == [[("new", "")], [("new", "")]]
     (mine, theirs) = exchange((0, entry("g", kind="allgather")))
@@ -342,42 +342,42 @@ def test_a_disagreement_reads_the_same_whoever_asked_first() -> None:
     assert "shape [3], but another rank sent a tensor of shape [4]" in said.pop()
 
 
-def _repeat(mind: Coordinator, members: list[Member], *names: str) -> Work:
+def _repeat(mind: Coordinator, tables: list[TensorTable], *names: str) -> Work:
     """All ranks ask for these, and are answered."""
-    for rank, member in enumerate(members):
-        member.submit([entry(name) for name in names])
-        _deliver(mind, members, rank)
+    for rank, table in enumerate(tables):
+        table.submit([entry(name) for name in names])
+        _deliver(mind, tables, rank)
     work = take(mind)
     assert work is not None
-    for member in members:
-        member.receive(work)
+    for table in tables:
+        table.receive(work)
     return work
 
 
 def test_what_a_rank_said_in_an_order_is_handled_in_that_order() -> None:
     """A known tensor before a join: both in one breath, and the tensor is done with the rank's own values."""
-    mind, members = coordinator(), [Member(_absent), Member(_absent)]
-    _repeat(mind, members, "a")
-    members[0].submit([entry("a")])
-    _deliver(mind, members, 0)
-    members[1].submit([mine := entry("a")])
-    members[1].submit([entry("join.noname", kind="join")])
-    _deliver(mind, members, 1)
+    mind, tables = coordinator(), [TensorTable(_absent), TensorTable(_absent)]
+    _repeat(mind, tables, "a")
+    tables[0].submit([entry("a")])
+    _deliver(mind, tables, 0)
+    tables[1].submit([mine := entry("a")])
+    tables[1].submit([entry("join.noname", kind="join")])
+    _deliver(mind, tables, 1)
     work = take(mind)
 
     assert work is not None
-    ((_, entries),) = members[1].receive(work)
+    ((_, entries),) = tables[1].receive(work)
     assert entries == [mine]
 
 
 def test_the_last_rank_to_join_leaves_no_tensor_behind() -> None:
     """Rank 0 asked for it before it joined; the others never do."""
-    mind, members = coordinator(), [Member(_absent), Member(_absent)]
-    members[0].submit([entry("a")])
-    members[0].submit([entry("join.noname", kind="join")])
-    _deliver(mind, members, 0)
-    members[1].submit([entry("join.noname", kind="join")])
-    _deliver(mind, members, 1)
+    mind, tables = coordinator(), [TensorTable(_absent), TensorTable(_absent)]
+    tables[0].submit([entry("a")])
+    tables[0].submit([entry("join.noname", kind="join")])
+    _deliver(mind, tables, 0)
+    tables[1].submit([entry("join.noname", kind="join")])
+    _deliver(mind, tables, 1)
     work = take(mind)
 
     assert work is not None
@@ -387,38 +387,38 @@ def test_the_last_rank_to_join_leaves_no_tensor_behind() -> None:
 
 def test_a_number_that_was_forgotten_is_understood_until_all_have_heard_of_it() -> None:
     """The rank said it before it was told; nothing is asked back, so nothing that it said later overtakes it."""
-    mind, members = coordinator(capacity=1), [Member(), Member()]
-    _repeat(mind, members, "old")
+    mind, tables = coordinator(capacity=1), [TensorTable(), TensorTable()]
+    _repeat(mind, tables, "old")
     for _ in range(4):
-        _repeat(mind, members, "new")
-    _repeat(mind, members, "old")
+        _repeat(mind, tables, "new")
+    _repeat(mind, tables, "old")
     for _ in range(4):
-        _repeat(mind, members, "new")
-    members[0].submit([mine := entry("old")])
-    on_its_way = members[0].collect()
+        _repeat(mind, tables, "new")
+    tables[0].submit([mine := entry("old")])
+    on_its_way = tables[0].collect()
     assert on_its_way is not None
     assert on_its_way.known
-    assert _repeat(mind, members, "new").forgotten == {}
-    while not _repeat(mind, members, "new").forgotten:
+    assert _repeat(mind, tables, "new").forgotten == {}
+    while not _repeat(mind, tables, "new").forgotten:
         pass
     tell(mind, 0, on_its_way)
-    members[1].submit([entry("old")])
-    _deliver(mind, members, 1)
+    tables[1].submit([entry("old")])
+    _deliver(mind, tables, 1)
     work = take(mind)
 
     assert work is not None
     assert [response.names for response in work.responses] == [["old"]]
-    assert members[0].receive(work) == [(work.responses[0], [mine])]
+    assert tables[0].receive(work) == [(work.responses[0], [mine])]
 
 
 def test_more_tensors_than_numbers_keep_the_numbers_they_have() -> None:
     """Three tensors and two numbers: two are asked for by number for ever, instead of none."""
-    mind, members = coordinator(capacity=2), [Member(), Member()]
+    mind, tables = coordinator(capacity=2), [TensorTable(), TensorTable()]
     for _ in range(5):
-        work = _repeat(mind, members, "a", "b", "c")
-    for member in members:
-        member.submit([entry(name) for name in "abc"])
-    said = [member.collect() for member in members]
+        work = _repeat(mind, tables, "a", "b", "c")
+    for table in tables:
+        table.submit([entry(name) for name in "abc"])
+    said = [table.collect() for table in tables]
 
     assert [[request.name for request in message.fresh] for message in said if message] == [["c"], ["c"]]
     assert not work.forgotten
@@ -426,12 +426,12 @@ def test_more_tensors_than_numbers_keep_the_numbers_they_have() -> None:
 
 def test_a_number_is_free_again_after_it_was_not_used_for_long() -> None:
     """What came later gets it."""
-    mind, members = coordinator(capacity=1), [Member(), Member()]
-    _repeat(mind, members, "old")
+    mind, tables = coordinator(capacity=1), [TensorTable(), TensorTable()]
+    _repeat(mind, tables, "old")
     for _ in range(11):
-        _repeat(mind, members, "new")
-    members[0].submit([entry("new")])
-    message = members[0].collect()
+        _repeat(mind, tables, "new")
+    tables[0].submit([entry("new")])
+    message = tables[0].collect()
 
     assert message is not None
     assert message.known
@@ -449,16 +449,16 @@ def test_batches_are_the_same_with_numbers_and_with_names() -> None:
     """Whatever the order in which ranks ask, and however many of the tensors are known."""
     orders = []
     for capacity in (0, 1024):
-        mind, members = coordinator(capacity=capacity, threshold=48), [Member(), Member()]
-        _repeat(mind, members, "a", "b", "c")
+        mind, tables = coordinator(capacity=capacity, threshold=48), [TensorTable(), TensorTable()]
+        _repeat(mind, tables, "a", "b", "c")
         batches = []
         for step in (["c", "new", "a", "b"], ["b", "c", "a", "new"]):
-            for rank, member in enumerate(members):
-                member.submit([entry(name) for name in step])
-                _deliver(mind, members, rank)
+            for rank, table in enumerate(tables):
+                table.submit([entry(name) for name in step])
+                _deliver(mind, tables, rank)
             work = take(mind)
             assert work is not None
-            answered = [member.receive(work) for member in members]
+            answered = [table.receive(work) for table in tables]
             batches.append([[each.request.name for each in entries] for _, entries in answered[0]])
         orders.append(batches)
 
@@ -468,18 +468,18 @@ def test_batches_are_the_same_with_numbers_and_with_names() -> None:
 
 def test_the_number_of_a_removed_set_is_given_again_when_all_have_heard_of_it() -> None:
     """A request that was on its way is refused, and not taken for one of the new set."""
-    mind, members = coordinator(size=2), [Member(), Member()]
+    mind, tables = coordinator(size=2), [TensorTable(), TensorTable()]
 
     def agree(kind: str, *shape: int) -> list[list[int]]:
-        for rank, member in enumerate(members):
-            member.submit([entry("sets", kind=kind, shape=shape, dtype="uint8")])
-            message = member.collect(done[rank])
+        for rank, table in enumerate(tables):
+            table.submit([entry("sets", kind=kind, shape=shape, dtype="uint8")])
+            message = table.collect(done[rank])
             assert message is not None
             tell(mind, rank, message)
         work = take(mind)
         assert work is not None
-        for member in members:
-            member.receive(work)
+        for table in tables:
+            table.receive(work)
         return work.responses[-1].sizes
 
     done = [0, 0]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tlkit.runtime.core.control.coordinator import Coordinator
-from tlkit.runtime.core.control.member import Member
 from tlkit.runtime.core.control.messages import Request, Response, Work
+from tlkit.runtime.core.control.tensor_table import TensorTable
 from tlkit.runtime.core.control.values import sends_along
 from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.operations import ReduceOp
@@ -25,7 +25,7 @@ class Ranks:
     """Some ranks and their coordinator, in one thread."""
 
     def __init__(self, size: int = 2, *, threshold: int = 1 << 20, capacity: int = 64) -> None:
-        self.members = [Member() for _ in range(size)]
+        self.tables = [TensorTable() for _ in range(size)]
         self.mind = Coordinator(
             {0: tuple(range(size))}, fusion_threshold_nbytes=threshold, cache_capacity=capacity, combine=joined
         )
@@ -38,11 +38,11 @@ class Ranks:
         request = Request(name=name, **(described | {"kind": Kind(str(described["kind"]))}))  # type: ignore[arg-type]
         entry = Entry(request, tensor, tensor, Handle(lambda _: None), 0)
         entry.values = values
-        self.members[rank].submit([entry])
+        self.tables[rank].submit([entry])
 
     def say(self, rank: int) -> None:
         """What a rank has submitted comes to the coordinator."""
-        message = self.members[rank].collect()
+        message = self.tables[rank].collect()
         if message is not None:
             self.mind.receive(rank, message, 0, 0)
 
@@ -52,8 +52,8 @@ class Ranks:
         if orders is None:
             return []
         responses = [response for _, response in orders.responses]
-        for member in self.members:
-            member.receive(Work(responses, orders.forgotten))
+        for table in self.tables:
+            table.receive(Work(responses, orders.forgotten))
         return responses
 
 
@@ -194,8 +194,8 @@ def test_random_lives_end_in_the_right_results(seed: int) -> None:
                     ranks.say(rank)
             ranks.say(rank)
         ids: dict[int, str] = {}
-        for member in ranks.members[:1]:
-            ids = {record.id: name for (_, name), record in member._records.items()}
+        for table in ranks.tables[:1]:
+            ids = {record.id: name for (_, name), record in table._records.items()}
         answered = []
         for answer in ranks.answers():
             told = answer.names or [

@@ -1,4 +1,4 @@
-"""A rank's side of the negotiation: what it has submitted, what it has said, what it was told.
+"""A rank's side of the negotiation: the tensors it has submitted, and the ids under which the coordinator knows them.
 
 Like the coordinator a state machine without sockets.  `submit` is called by the training, all else by whoever drives the
 control plane.
@@ -31,10 +31,10 @@ _SAME_NAME: Final = (
 )
 
 
-class Record:
+class TensorRecord:
     """What this rank knows of a tensor name."""
 
-    __slots__ = ("entry", "id", "key", "request", "told")
+    __slots__ = ("entry", "id", "key", "registered", "request")
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -42,12 +42,12 @@ class Record:
         """The tensor between submission and execution."""
         self.request: Request | None = None
         """What the last submission asked for; the next one asks for the same if it is equal."""
-        self.told: Request | None = None
-        """What the coordinator has given `id` for."""
+        self.registered: Request | None = None
+        """The request to which the coordinator has assigned `id`."""
         self.id = -1
 
 
-class Member:
+class TensorTable:
     """Tensors of this rank between submission and execution."""
 
     def __init__(self, make_absent: "Callable[[Request], Entry] | None" = None) -> None:
@@ -59,22 +59,22 @@ class Member:
         # A signal handler may submit while it interrupts a submission of the same thread.
         self._lock = threading.RLock()
         self._submitting: Sequence[Entry] = ()
-        self._records: dict[Key, Record] = {}
-        self._by_id: dict[int, dict[int, Record]] = {}
-        self._unsaid: deque[Record] = deque()
+        self._records: dict[Key, TensorRecord] = {}
+        self._by_id: dict[int, dict[int, TensorRecord]] = {}
+        self._unsent: deque[TensorRecord] = deque()
         self._closed: str | None = None
         self.cause = ""
         """Why it was closed, in fewer words."""
         self._make_absent = make_absent
         self.send_times = False
-        """Whether the coordinator is told when each tensor was submitted."""
+        """Whether requests carry the times of submission."""
 
     @property
-    def has_unsaid(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether something was submitted that the coordinator does not know of."""
-        return bool(self._unsaid)
+        return bool(self._unsent)
 
-    def record(self, process_set: int, name: str) -> Record | None:
+    def record(self, process_set: int, name: str) -> TensorRecord | None:
         """What is known of a tensor, if it was submitted before."""
         return self._records.get((process_set, name))
 
@@ -97,7 +97,7 @@ class Member:
                     self._submitting = entries
                     try:
                         record.entry = entries[0]
-                        self._unsaid.append(record)
+                        self._unsent.append(record)
                     finally:
                         self._submitting = ()
                     return
@@ -105,19 +105,19 @@ class Member:
             try:
                 if interrupted:
                     _refuse_same(entries, interrupted)
-                self._unsaid.extend(self._take(entries))
+                self._unsent.extend(self._take(entries))
             finally:
                 self._submitting = interrupted
 
-    def _take(self, entries: Sequence["Entry"]) -> list[Record]:
+    def _take(self, entries: Sequence["Entry"]) -> list[TensorRecord]:
         records = self._records
-        taken: list[Record] = []
+        taken: list[TensorRecord] = []
         for entry in entries:
             request = entry.request
             key = (request.process_set, request.name)
             record = records.get(key)
             if record is None:
-                record = records[key] = Record(key)
+                record = records[key] = TensorRecord(key)
             elif record.entry is not None:
                 for each in taken:
                     each.entry = None
@@ -140,7 +140,7 @@ class Member:
         Args:
             done: how many responses this rank has executed so far.
         """
-        unsaid = self._unsaid
+        unsent = self._unsent
         fresh: list[Request] = []
         known: dict[int, list[int]] = {}
         fresh_values: dict[int, bytes] = {}
@@ -149,13 +149,13 @@ class Member:
         known_ns: dict[int, list[int]] = {}
         timed = self.send_times
         length = 0
-        while unsaid:
-            record = unsaid.popleft()
+        while unsent:
+            record = unsent.popleft()
             entry = record.entry
             if entry is None:  # the runtime was closed meanwhile
                 continue
             request = entry.request
-            if record.id >= 0 and (record.told is request or record.told == request):
+            if record.id >= 0 and (record.registered is request or record.registered == request):
                 process_set = record.key[0]
                 ids = known.get(process_set)
                 if ids is None:
@@ -212,7 +212,7 @@ class Member:
             self._forget(process_set, ids)
         return matched
 
-    def _receive_named(self, response: Response, by_id: dict[int, Record]) -> list["Entry"]:
+    def _receive_named(self, response: Response, by_id: dict[int, TensorRecord]) -> list["Entry"]:
         entries = []
         for position, name in enumerate(response.names):
             key = (response.process_set, name)
@@ -231,14 +231,14 @@ class Member:
             entries.append(entry)
             number = response.fresh_ids[position]
             if number >= 0:
-                record.told = entry.request
+                record.registered = entry.request
                 record.id = number
                 by_id[number] = record
             elif record.id < 0:
                 self._drop(record)
         return entries
 
-    def _drop(self, record: Record) -> None:
+    def _drop(self, record: TensorRecord) -> None:
         """Forget a name that has no id, such as one made for a single use."""
         with self._lock:
             if record.entry is None:
@@ -271,7 +271,7 @@ class Member:
                 self.cause = reason
             entries = [record.entry for record in list(self._records.values()) if record.entry is not None]
             self._records.clear()
-            self._unsaid.clear()
+            self._unsent.clear()
         return entries
 
     @property
