@@ -28,7 +28,7 @@ from .hosts import is_local
 from .placement import environments, free_ports, master_address, place, remote_shell, remote_starter
 from .reception import Reception
 from .remote import describe_rank
-from .roster import Member, Roster
+from .roster import ElasticWorker, Roster
 from .workers import Rank, Workers
 
 _DISCOVERY_INTERVAL_S: Final = 1.0
@@ -125,17 +125,17 @@ class ElasticJob:
         roster = self._roster
         if self._is_over:
             # Who has not met the others has nothing to finish.
-            return None if roster.has_state or (roster.members and not roster.round) else self._late_failure
+            return None if roster.has_state or (roster.workers and not roster.round) else self._late_failure
         if self._reset_limit is not None and roster.round - 1 > self._reset_limit:
             print(
                 f"Horovod was shutdown because number of resets during elastic job exceeded limit: {self._reset_limit}",
                 file=sys.stderr,
             )
             return 1
-        if not roster.has_state and (roster.round or (self._last_failure is not None and not roster.members)):
+        if not roster.has_state and (roster.round or (self._last_failure is not None and not roster.workers)):
             print("No hosts from previous set remaining, unable to broadcast state.", file=sys.stderr)
             return self._last_failure or 1
-        if len(roster.members) >= self._least:
+        if len(roster.workers) >= self._least:
             self._short_since_s = time.monotonic()
         if time.monotonic() - self._short_since_s > self._timeout_s:
             raise UsageError(
@@ -146,23 +146,23 @@ class ElasticJob:
 
     def _ended(self, number: int, code: int) -> None:
         with self._lock:
-            member = self._roster.remove(number)
+            worker = self._roster.remove(number)
             waiting = self._waiting.pop(number, None)
             if waiting is not None:
                 waiting.close()
-            if member is None or number in self._leaving:
+            if worker is None or number in self._leaving:
                 return
-            has_met = member.rank >= 0 or not self._roster.round
+            has_met = worker.rank >= 0 or not self._roster.round
             if code == 0 and has_met:
                 self._is_over = True
                 return
             if code:
-                print(f"Process {number} on {member.host} exit with status code {code}.", file=sys.stderr)
+                print(f"Process {number} on {worker.host} exit with status code {code}.", file=sys.stderr)
                 if self._is_over:
                     self._late_failure = self._late_failure or (code if has_met else 0)
                 else:
                     self._last_failure = code
-            self._let_rest(member.host)
+            self._let_rest(worker.host)
 
     def _let_rest(self, host: str) -> None:
         """Start nothing for a while where a worker has ended: in its slot, or on its host if the user has asked for that."""
@@ -170,20 +170,20 @@ class ElasticJob:
         least_s, most_s = self._cooldown_s
         pause_s = min(most_s, least_s * 2 ** (times - 1)) * random.uniform(1.0, 1.1)  # noqa: S311
         until_s = time.monotonic() + pause_s
-        if self._leaves_hosts and self._roster.members_elsewhere(host) >= self._least:
+        if self._leaves_hosts and self._roster.workers_elsewhere(host) >= self._least:
             self._roster.leave(host, until_s)
         else:
             self._roster.block(host, until_s)
 
     def _send_home(self) -> None:
         """Training has ended: who comes now would train everything again, alone."""
-        for member in self._roster.members.values():
-            if member.waits and member.number not in self._sent_home:
-                self._sent_home.add(member.number)
-                self._answer(member.number, {"over": True})
-                if member.rank < 0:
+        for worker in self._roster.workers.values():
+            if worker.waits and worker.number not in self._sent_home:
+                self._sent_home.add(worker.number)
+                self._answer(worker.number, {"over": True})
+                if worker.rank < 0:
                     print(
-                        f"tl-run: training ended before worker {member.number} came: it is not needed", file=sys.stderr
+                        f"tl-run: training ended before worker {worker.number} came: it is not needed", file=sys.stderr
                     )
 
     def _discover(self, *, first: bool = False) -> None:
@@ -238,11 +238,11 @@ class ElasticJob:
 
     def _end_unwanted(self) -> None:
         """Workers whose host is gone end when they check in; one that never does is ended after a while by its loss of peers."""
-        for member in self._roster.unwanted():
-            if member.waits:
-                self._answer(member.number, {"removed": True})
-                self._leaving.add(member.number)
-                member.waits = False
+        for worker in self._roster.unwanted():
+            if worker.waits:
+                self._answer(worker.number, {"removed": True})
+                self._leaving.add(worker.number)
+                worker.waits = False
 
     # Meeting.
 
@@ -250,20 +250,20 @@ class ElasticJob:
         ordered = self._roster.convene(self._least)
         if ordered is None:
             return
-        for member, environment in zip(ordered, self._environments(ordered), strict=True):
-            self._answer(member.number, {"environment": environment})
+        for worker, environment in zip(ordered, self._environments(ordered), strict=True):
+            self._answer(worker.number, {"environment": environment})
 
-    def _environments(self, ordered: Sequence[Member]) -> list[dict[str, str]]:
+    def _environments(self, ordered: Sequence[ElasticWorker]) -> list[dict[str, str]]:
         counts: dict[str, int] = {}
-        for member in ordered:
-            counts[member.host] = counts.get(member.host, 0) + 1
+        for worker in ordered:
+            counts[worker.host] = counts.get(worker.host, 0) + 1
         slots = place(list(counts.items()), len(ordered))
         port, meeting_port = free_ports(here=slots[0].is_local)
         address = master_address(slots)
         made = environments(slots, {}, {}, address, port, meeting_port=meeting_port, secret=self._secret)
-        for member, environment in zip(ordered, made, strict=True):
+        for worker, environment in zip(ordered, made, strict=True):
             environment[elastic_client.ROUND] = str(self._roster.round)
-            environment["HOROVOD_HOSTNAME"] = member.host
+            environment["HOROVOD_HOSTNAME"] = worker.host
             environment["TLKIT_RUN_ID"] = self._run_id
             if "OMP_NUM_THREADS" in self._inherited:
                 del environment["OMP_NUM_THREADS"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Member:
+class ElasticWorker:
     """One worker process."""
 
     number: int
@@ -23,7 +23,7 @@ class Member:
 class Roster:
     """The workers of a job."""
 
-    members: dict[int, Member] = field(default_factory=dict)
+    workers: dict[int, ElasticWorker] = field(default_factory=dict)
     slots: dict[str, int] = field(default_factory=dict)
     """Slots of each host, as last discovered, in the order in which the hosts came."""
     blocked_until: dict[str, list[float]] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Roster:
 
     def add(self, number: int, host: str) -> None:
         """A worker was started."""
-        self.members[number] = Member(number, host)
+        self.workers[number] = ElasticWorker(number, host)
 
-    def remove(self, number: int) -> Member | None:
+    def remove(self, number: int) -> ElasticWorker | None:
         """A worker has ended."""
-        return self.members.pop(number, None)
+        return self.workers.pop(number, None)
 
     def block(self, host: str, until_s: float) -> None:
         """Do not use one slot of a host for a while."""
@@ -70,68 +70,68 @@ class Roster:
     def _slots_of(self, host: str) -> int:
         return 0 if host in self.left_until else self.slots.get(host, 0)
 
-    def unwanted(self) -> list[Member]:
+    def unwanted(self) -> list[ElasticWorker]:
         """Workers whose host or slot is gone, the youngest of each host first."""
         found = []
-        for host in dict.fromkeys(member.host for member in self.members.values()):
-            here = sorted((m for m in self.members.values() if m.host == host), key=_seniority)
+        for host in dict.fromkeys(worker.host for worker in self.workers.values()):
+            here = sorted((m for m in self.workers.values() if m.host == host), key=_seniority)
             found += here[self._slots_of(host) :]
         return found
 
-    def members_elsewhere(self, host: str) -> int:
+    def workers_elsewhere(self, host: str) -> int:
         """How many workers of the last meeting are on other hosts, and stay."""
         going = self.unwanted()
-        return sum(member.rank >= 0 and member.host != host for member in self.members.values() if member not in going)
+        return sum(worker.rank >= 0 and worker.host != host for worker in self.workers.values() if worker not in going)
 
     @property
     def has_state(self) -> bool:
         """Whether a worker of the last meeting is left, who knows how far training has come."""
-        return any(member.rank >= 0 for member in self.members.values())
+        return any(worker.rank >= 0 for worker in self.workers.values())
 
     def vacancies(self, now_s: float) -> list[str]:
         """The host of each worker that could be started now."""
-        staying = len(self.members) - len(self.unwanted())
+        staying = len(self.workers) - len(self.unwanted())
         room = None if self.most is None else max(0, self.most - staying)
         hosts = []
         for host in self.slots:
-            here = sum(member.host == host for member in self.members.values())
+            here = sum(worker.host == host for worker in self.workers.values())
             hosts += [host] * max(0, self.usable(host, now_s) - here)
         return hosts if room is None else hosts[:room]
 
     @property
     def has_changed(self) -> bool:
         """Whether some worker waits to come in, or has to leave, so that the others should meet anew."""
-        newcomers = any(member.waits and member.rank < 0 for member in self.members.values())
+        newcomers = any(worker.waits and worker.rank < 0 for worker in self.workers.values())
         return newcomers or bool(self.unwanted())
 
     def check_in(self, number: int) -> None:
         """A worker waits for the next meeting."""
-        member = self.members.get(number)
-        if member is not None:
-            member.waits = True
+        worker = self.workers.get(number)
+        if worker is not None:
+            worker.waits = True
 
-    def convene(self, least: int) -> list[Member] | None:
+    def convene(self, least: int) -> list[ElasticWorker] | None:
         """Begin a meeting if all who are wanted have checked in; returns them in rank order, None if some are missing.
 
         Args:
             least: fewer workers do not make a job.
         """
-        unwanted = {member.number for member in self.unwanted()}
-        wanted = [member for member in self.members.values() if member.number not in unwanted]
-        if not wanted or len(wanted) < least or not all(member.waits for member in wanted):
+        unwanted = {worker.number for worker in self.unwanted()}
+        wanted = [worker for worker in self.workers.values() if worker.number not in unwanted]
+        if not wanted or len(wanted) < least or not all(worker.waits for worker in wanted):
             return None
-        if self.round and not any(member.rank >= 0 for member in wanted):
+        if self.round and not any(worker.rank >= 0 for worker in wanted):
             return None  # they would train everything again
         self.round += 1
         # Workers of a host have to follow one another; hosts are ordered by their senior worker.
-        ordered: list[Member] = []
+        ordered: list[ElasticWorker] = []
         for senior in sorted(wanted, key=_seniority):
             if senior not in ordered:
                 ordered += sorted((m for m in wanted if m.host == senior.host), key=_seniority)
-        for rank, member in enumerate(ordered):
-            member.rank, member.waits = rank, False
+        for rank, worker in enumerate(ordered):
+            worker.rank, worker.waits = rank, False
         return ordered
 
 
-def _seniority(member: Member) -> tuple[bool, int, int]:
-    return member.rank < 0, member.rank, member.number
+def _seniority(worker: ElasticWorker) -> tuple[bool, int, int]:
+    return worker.rank < 0, worker.rank, worker.number

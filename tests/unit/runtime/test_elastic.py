@@ -136,7 +136,7 @@ def test_survivors_keep_the_lower_ranks() -> None:
         roster.check_in(number)
     ordered = roster.convene(1)
     assert ordered is not None
-    assert [(member.number, member.host, member.rank) for member in ordered] == [(0, "a", 0), (1, "a", 1), (2, "b", 2)]
+    assert [(worker.number, worker.host, worker.rank) for worker in ordered] == [(0, "a", 0), (1, "a", 1), (2, "b", 2)]
     roster.remove(0)
     roster.block("a", 50.0)
     assert roster.vacancies(10.0) == []
@@ -150,14 +150,14 @@ def test_survivors_keep_the_lower_ranks() -> None:
         roster.check_in(number)
     ordered = roster.convene(1)
     assert ordered is not None
-    assert [(member.number, member.rank) for member in ordered] == [(1, 0), (2, 1), (3, 2)]
+    assert [(worker.number, worker.rank) for worker in ordered] == [(1, 0), (2, 1), (3, 2)]
     roster.discover({"b": 1})
-    assert [member.number for member in roster.unwanted()] == [1, 3]
+    assert [worker.number for worker in roster.unwanted()] == [1, 3]
     for number in (1, 2, 3):
         roster.check_in(number)
     ordered = roster.convene(1)
     assert ordered is not None
-    assert [member.number for member in ordered] == [2]
+    assert [worker.number for worker in ordered] == [2]
     assert roster.convene(2) is None
 
 
@@ -183,7 +183,7 @@ def test_newcomers_alone_do_not_meet_once_others_have_trained() -> None:
     roster.check_in(0)
     roster.check_in(1)
 
-    assert [member.number for member in roster.unwanted()] == [0]
+    assert [worker.number for worker in roster.unwanted()] == [0]
     assert roster.convene(1) is None
     assert roster.has_state
     roster.remove(0)
@@ -198,13 +198,13 @@ def test_a_host_that_is_left_has_no_slots_until_its_time_is_over() -> None:
         roster.add(number, host)
         roster.check_in(number)
     assert roster.convene(4) is not None
-    assert roster.members_elsewhere("b") == 2
+    assert roster.workers_elsewhere("b") == 2
     roster.remove(3)
     roster.leave("b", 50.0)
     roster.wait_for_hosts(10.0)
 
-    assert [member.number for member in roster.unwanted()] == [2]
-    assert roster.members_elsewhere("a") == 0
+    assert [worker.number for worker in roster.unwanted()] == [2]
+    assert roster.workers_elsewhere("a") == 0
     assert roster.vacancies(10.0) == []
     roster.wait_for_hosts(60.0)
     assert roster.unwanted() == []
