@@ -1,7 +1,7 @@
 """Who has asked for what, in one process set.
 
 A tensor that is seen for the first time is negotiated: each rank describes it in full, the descriptions are compared, and the
-tensor gets an id.  From then on ranks name it by id (`known.py`).  A rank that describes a known tensor differently has it
+tensor gets an id.  From then on ranks name it by id (`response_cache.py`).  A rank that describes a known tensor differently has it
 negotiated anew.
 """
 
@@ -15,8 +15,8 @@ from ..fusion import Negotiated, fuse, in_order
 from ..kinds import Kind
 from ..operations import ReduceOp
 from .consistency import find_disagreement
-from .known import Asked, KnownBatch, KnownTensors
 from .messages import Request, Response, to_ranges
+from .response_cache import Asked, CachedBatch, ResponseCache
 from .values import Combine, Values, batches
 
 JOIN_NAME: Final = "join.noname"
@@ -68,7 +68,7 @@ class Ledger:
         self.ranks = tuple(ranks)
         self._admit = admit
         self._pending: dict[str, _Pending] = {}
-        self._known = KnownTensors(ranks, cache_capacity)
+        self._cache = ResponseCache(ranks, cache_capacity)
         self._negotiated: list[Negotiated] = []
         self._negotiated_nbytes = 0
         self._values = Values(ranks, combine)
@@ -81,17 +81,17 @@ class Ledger:
     @property
     def has_ready(self) -> bool:
         """Whether something could be executed."""
-        return bool(self._negotiated) or self._known.has_ready
+        return bool(self._negotiated) or self._cache.has_ready
 
     @property
     def ready_nbytes(self) -> int:
         """Bytes of what could be executed."""
-        return self._negotiated_nbytes + self._known.ready_nbytes
+        return self._negotiated_nbytes + self._cache.ready_nbytes
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked for and nothing is ready."""
-        return not self._pending and not self._negotiated and self._known.is_idle
+        return not self._pending and not self._negotiated and self._cache.is_idle
 
     # Asking.
 
@@ -108,26 +108,26 @@ class Ledger:
         if request.kind is Kind.JOIN:
             self._join(rank, at_ns, now_ns)
             return
-        self._ask_all(self._known.renegotiate(request.name), now_ns)
+        self._ask_all(self._cache.renegotiate(request.name), now_ns)
         self._ask(rank, request, at_ns, now_ns)
 
     def ask_known(self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None, now_ns: int) -> None:
-        """`rank` asks for tensors by id (see `KnownTensors.ask`)."""
-        for of_rank, request, at_ns in self._known.ask(rank, ranges, times_ns):
+        """`rank` asks for tensors by id (see `ResponseCache.ask`)."""
+        for of_rank, request, at_ns in self._cache.ask(rank, ranges, times_ns):
             # Others may have asked by the number that the tensor has got since.
-            self._ask_all(self._known.renegotiate(request.name), now_ns)
+            self._ask_all(self._cache.renegotiate(request.name), now_ns)
             self._ask(of_rank, request, at_ns, now_ns)
 
     def note_values(self, rank: int, by_id: Mapping[int, bytes | None]) -> None:
         """`rank` sends values of small tensors along, which it is going to ask for by id."""
         for number, values in by_id.items():
             # One that is forgotten has no name any more; it is negotiated anew, and moved by a transport.
-            if values is not None and (name := self._known.name_of(number)):
+            if values is not None and (name := self._cache.name_of(number)):
                 self._values.note(name, rank, values)
 
     def describe(self, rank: int, ranges: Sequence[int]) -> list[Request]:
         """What `rank` means by these ids."""
-        return self._known.describe(rank, ranges)
+        return self._cache.describe(rank, ranges)
 
     def _ask_all(self, asked: Iterable[Asked], now_ns: int) -> None:
         for rank, request, at_ns in asked:
@@ -161,7 +161,7 @@ class Ledger:
     def _negotiate(self, name: str, pending: _Pending, absent: Sequence[int]) -> Negotiated:
         requests = pending.requests
         if not self._joined:
-            self._known.settle(name)
+            self._cache.settle(name)
         described = next(requests[rank] for rank in self.ranks if rank in requests)
         arrivals_ns = tuple(pending.arrivals_ns.get(rank, 0) for rank in self.ranks)
         sizes: list[list[int]] = []
@@ -176,7 +176,7 @@ class Ledger:
         gathered = described.kind is Kind.ALLGATHER
         remembered = not self._joined and described.kind.numbered
         negotiated = Negotiated(
-            id=self._known.number(name) if remembered else -1,
+            id=self._cache.number(name) if remembered else -1,
             request=described,
             arrivals_ns=arrivals_ns,
             first_dimensions=tuple(requests[rank].shape[0] for rank in self.ranks) if gathered else (),
@@ -185,19 +185,19 @@ class Ledger:
             order=order,
         )
         if negotiated.id >= 0:
-            self._known.learn(negotiated, requests)
+            self._cache.learn(negotiated, requests)
         return negotiated
 
     def _join(self, rank: int, at_ns: int, now_ns: int) -> None:
         self._joined.add(rank)
         # Ids speak for all ranks, and not all bring something now.
-        self._ask_all(self._known.renegotiate_all(), now_ns)
+        self._ask_all(self._cache.renegotiate_all(), now_ns)
         for name, pending in list(self._pending.items()):
             self._finish_if_complete(name, pending)
         if len(self._joined) < len(self.ranks):
             return
         self._joined.clear()
-        self._known.settle_all()
+        self._cache.settle_all()
         request = Request(name=JOIN_NAME, kind=Kind.JOIN, dtype="uint8", shape=())
         arrivals_ns = (at_ns,) * len(self.ranks)
         self._negotiated.append(Negotiated(id=-1, request=request, arrivals_ns=arrivals_ns, sizes=[[rank]]))
@@ -209,8 +209,8 @@ class Ledger:
         small = self._take_small(threshold_nbytes) if self._values else []
         negotiated, self._negotiated, self._negotiated_nbytes = self._negotiated, [], 0
         if not negotiated:
-            return small + [self._answer_known(batch) for batch in self._known.take(threshold_nbytes)]
-        known = self._known.take_singly()
+            return small + [self._answer_known(batch) for batch in self._cache.take(threshold_nbytes)]
+        known = self._cache.take_singly()
         ready = in_order([*negotiated, *(tensor for tensor, _ in known.values())])
         arrivals_ns = {number: arrivals_ns for number, (_, arrivals_ns) in known.items()}
         return small + [self._answer(batch, arrivals_ns) for batch in fuse(ready, threshold_nbytes)]
@@ -219,7 +219,7 @@ class Ledger:
         """What is ready and has its result already."""
         known = {}
         for name in self._values:
-            found = self._known.find_ready(name)
+            found = self._cache.find_ready(name)
             if found is not None:
                 known[found[0].id] = found
         fresh = [tensor for tensor in self._negotiated if tensor.request.name in self._values]
@@ -231,7 +231,7 @@ class Ledger:
                 continue
             results.append((tensor, result))
             if tensor.id in known:
-                self._known.withdraw(tensor.id)
+                self._cache.withdraw(tensor.id)
             else:
                 self._negotiated.remove(tensor)
                 self._negotiated_nbytes -= tensor.nbytes
@@ -252,23 +252,23 @@ class Ledger:
 
     def name_of(self, number: int) -> str:
         """The name of a tensor that has, or had, this id; "" if that is not known."""
-        return self._known.name_of(number)
+        return self._cache.name_of(number)
 
     def take_forgotten(self) -> list[int]:
         """Ids that were forgotten since the last call."""
-        return self._known.take_forgotten()
+        return self._cache.take_forgotten()
 
     def bury(self, ids: Sequence[int]) -> None:
         """All ranks have heard that these ids are forgotten."""
-        self._known.bury(ids)
+        self._cache.bury(ids)
 
     def forget_plans(self) -> None:
         """Fuse anew, since the threshold has changed."""
-        self._known.forget_plans()
+        self._cache.forget_plans()
 
     def fail_all(self, error: str) -> list[Response]:
         """Answer everything that is waiting with `error`."""
-        self._ask_all(self._known.renegotiate_all(), 0)
+        self._ask_all(self._cache.renegotiate_all(), 0)
         responses = []
         last = self._next_place
         for _, pending in sorted(self._pending.items(), key=lambda item: (self._order.get(item[0], last), item[0])):
@@ -282,7 +282,7 @@ class Ledger:
         self._next_seq += 1
         return self._next_seq - 1
 
-    def _answer_known(self, batch: KnownBatch) -> Response:
+    def _answer_known(self, batch: CachedBatch) -> Response:
         gathered = batch.tensors[0].first_dimensions
         return Response(
             seq=self._number(),
@@ -290,7 +290,7 @@ class Ledger:
             ids=batch.ranges,
             names=[],
             sizes=[list(tensor.first_dimensions) for tensor in batch.tensors] if gathered else [],
-            arrivals_ns=self._known.arrivals_ns(batch),
+            arrivals_ns=self._cache.arrivals_ns(batch),
         )
 
     def _answer(
@@ -323,7 +323,7 @@ class Ledger:
 
     def find_stalled(self, now_ns: int, longer_than_ns: int) -> list[Stalled]:
         """Tensors that have waited for some rank for longer than `longer_than_ns`; has to be called now and then."""
-        waiting = self._known.find_waiting(now_ns)
+        waiting = self._cache.find_waiting(now_ns)
         for name, pending in self._pending.items():
             missing = [rank for rank in self.ranks if rank not in pending.requests and rank not in self._joined]
             waiting.append((name, pending.since_ns, missing))

@@ -28,7 +28,7 @@ Asked = tuple[int, Request, int]
 
 
 @dataclass(slots=True)
-class _Known:
+class _CachedTensor:
     """A tensor that was negotiated before."""
 
     id: int
@@ -39,7 +39,7 @@ class _Known:
 
 
 @dataclass(slots=True)
-class KnownBatch:
+class CachedBatch:
     """Tensors that travel together whenever the same set of ids is ready."""
 
     ids: list[int]
@@ -48,7 +48,7 @@ class KnownBatch:
     tensors: list[Negotiated]
 
 
-class KnownTensors:
+class ResponseCache:
     """The tensors of one process set that have an id."""
 
     def __init__(self, ranks: Sequence[int], capacity: int) -> None:
@@ -61,7 +61,7 @@ class KnownTensors:
         self._ranks = tuple(ranks)
         self._row = {rank: row for row, rank in enumerate(self._ranks)}
         self.capacity = capacity
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _CachedTensor] = {}
         self._id_of: dict[str, int] = {}
         self._next_id = 0
         self._base = 0
@@ -81,7 +81,7 @@ class KnownTensors:
         self._ready = 0
         self.ready_nbytes = 0
         self._nbytes_of: dict[int, int] = {}
-        self._plans: dict[int, list[KnownBatch]] = {}
+        self._plans: dict[int, list[CachedBatch]] = {}
         self._times: np.ndarray | None = None
         self._waiting_since: dict[int, int] = {}
 
@@ -250,7 +250,7 @@ class KnownTensors:
     def learn(self, negotiated: Negotiated, requests: dict[int, Request]) -> None:
         """Remember what the ranks asked for under the id of `negotiated`."""
         number = negotiated.id
-        self._known[number] = _Known(number, negotiated.request.name, dict(requests), negotiated)
+        self._known[number] = _CachedTensor(number, negotiated.request.name, dict(requests), negotiated)
         bit = 1 << (number - self._base)
         self._valid |= bit
         self._used |= bit
@@ -325,7 +325,7 @@ class KnownTensors:
 
     # Answering.
 
-    def take(self, threshold_nbytes: int) -> list[KnownBatch]:
+    def take(self, threshold_nbytes: int) -> list[CachedBatch]:
         """What all ranks have asked for, fused."""
         ready, self._ready, self.ready_nbytes = self._ready, 0, 0
         if not ready:
@@ -361,17 +361,17 @@ class KnownTensors:
             taken[self._base + offset] = self._known[self._base + offset].negotiated, self._told_ns(offset)
         return taken
 
-    def _plan(self, ready: int, threshold_nbytes: int) -> Iterator[KnownBatch]:
+    def _plan(self, ready: int, threshold_nbytes: int) -> Iterator[CachedBatch]:
         tensors = [self._known[self._base + offset].negotiated for offset in bits.members(ready)]
         for batch in fuse(in_order(tensors), threshold_nbytes):
             ids = [tensor.id for tensor in batch]
-            yield KnownBatch(ids, to_ranges(ids), batch)
+            yield CachedBatch(ids, to_ranges(ids), batch)
 
     def forget_plans(self) -> None:
         """Fuse anew, since the threshold has changed."""
         self._plans.clear()
 
-    def arrivals_ns(self, batch: KnownBatch) -> list[int]:
+    def arrivals_ns(self, batch: CachedBatch) -> list[int]:
         """When each rank had asked for the last tensor of a batch; empty if some rank does not say."""
         if self._times is None:
             return []
