@@ -28,7 +28,7 @@ from .kinds import Kind
 from .meeting import Joined, Wanted, meet
 from .meeting_places import find_place
 from .rank_timeline import RankTimeline
-from .shard_header import Run, shard_header
+from .shard_header import RunIdentity, shard_header
 from .topology import Launched, Topology, launched_from, read_launched
 from .waits import describe, describe_executed
 from .work import Completions, Entry, Handle
@@ -271,7 +271,7 @@ class Engine:
     def _header(self) -> ShardHeader:
         topology, welcome = self.topology, self._welcome
         return shard_header(
-            Run(welcome.run_id, welcome.origin_ns, welcome.origin_unix_ns),
+            RunIdentity(welcome.run_id, welcome.origin_ns, welcome.origin_unix_ns),
             rank=topology.rank,
             size=topology.size,
             local_rank=topology.local_rank,

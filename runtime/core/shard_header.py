@@ -13,7 +13,7 @@ from .framework import used_framework
 from .topology import boot_id
 
 
-class Run(NamedTuple):
+class RunIdentity(NamedTuple):
     """What all ranks of a run have in common."""
 
     run_id: str
@@ -23,7 +23,7 @@ class Run(NamedTuple):
 
 
 def shard_header(
-    run: Run,
+    run: RunIdentity,
     *,
     rank: int,
     size: int,

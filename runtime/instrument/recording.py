@@ -31,7 +31,7 @@ from ..core import engine, logs
 from ..core.config import Config
 from ..core.control.clock_sync import EXCHANGES, SAME_CLOCK, ClockOffset, offset_of, settle
 from ..core.flight import CALL, STALL, Flight
-from ..core.shard_header import Run, shard_header
+from ..core.shard_header import RunIdentity, shard_header
 from ..core.topology import boot_id, read_launched
 from . import frameworks, install, late_ranks, own_device, tensorflow_cluster, uninstall
 from .flight_alarms import NoSteps, StoreAlarms
@@ -55,7 +55,7 @@ class _Welcome(msgspec.Struct):
 class Recording:
     """What `instrument` has started.  Ends with the process, or with `stop`, or as a context manager."""
 
-    def __init__(self, rank: int, size: int, path: Path | None, run: Run | None) -> None:
+    def __init__(self, rank: int, size: int, path: Path | None, run: RunIdentity | None) -> None:
         self.rank = rank
         self.size = size
         self.path = path
@@ -299,7 +299,7 @@ def _part_of_store(prefix: str) -> Any:
     return PrefixStore(f"{_KEYS}/{prefix}", default)
 
 
-def _agree(rank: int, size: int, number: int) -> tuple[Run, ClockOffset]:
+def _agree(rank: int, size: int, number: int) -> tuple[RunIdentity, ClockOffset]:
     """The run that all ranks record, and how far this rank's clock is from rank 0's.
 
     Raises:
@@ -307,18 +307,18 @@ def _agree(rank: int, size: int, number: int) -> tuple[Run, ClockOffset]:
     """
     if size == 1:
         run_id = os.environ.get("TLKIT_RUN_ID") or secrets.token_hex(8)
-        return Run(run_id, time.monotonic_ns(), time.time_ns()), SAME_CLOCK
+        return RunIdentity(run_id, time.monotonic_ns(), time.time_ns()), SAME_CLOCK
     store = _part_of_store(str(number))
     try:
         if rank == 0:
-            run = Run(secrets.token_hex(8), time.monotonic_ns(), time.time_ns())
+            run = RunIdentity(secrets.token_hex(8), time.monotonic_ns(), time.time_ns())
             store.set("run", msgspec.json.encode(_Welcome(*run, boot_id())).decode())
             for other in range(1, size):
                 _answer(store, other)
             return run, SAME_CLOCK
         welcome = msgspec.json.decode(store.get("run"), type=_Welcome)
         clock = _measure(store, rank, same_host=boot_id() == welcome.boot_id != "")
-        return Run(welcome.run_id, welcome.origin_ns, welcome.origin_unix_ns), clock
+        return RunIdentity(welcome.run_id, welcome.origin_ns, welcome.origin_unix_ns), clock
     except RuntimeError as error:  # torch's DistStoreError is one
         raise RuntimeFailure(
             f"the ranks did not meet to record ({str(error).splitlines()[0]}): tlkit.instrument() has to be called on every rank"
