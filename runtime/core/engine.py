@@ -18,8 +18,7 @@ from .config import Config, warn_of_ineffective
 from .control.clock_sync import SAME_CLOCK, ClockFollower, ClockOffset, measure
 from .control.coordinator import Coordinator
 from .control.forked import Forked
-from .control.messages import ClockOffset as ClockOffsetMessage
-from .control.messages import Request
+from .control.messages import ClockReport, Request
 from .control.service import ControlPlane
 from .control.tensor_table import TensorTable
 from .control.values import MAX_SMALL_NBYTES, sends_along
@@ -120,7 +119,7 @@ class Engine:
             # Rank 0 answers as soon as its control thread runs; ours must not read the channel before that is done.
             channel = joined.channels[0]
             self._clock = measure(channel, same_host=joined.shares_clock, timeout_s=config.start_timeout_s)
-            channel.send(ClockOffsetMessage(self._clock.offset_ns))
+            channel.send(ClockReport(self._clock.offset_ns))
         control = ControlPlane(
             rank=launched.rank,
             hosts=self.hosts,

@@ -82,8 +82,8 @@ class ClockPong(msgspec.Struct, tag="pong", array_like=True):
     coordinator_ns: int
 
 
-class ClockOffset(msgspec.Struct, tag="clock", array_like=True):
-    """A rank tells the coordinator how its clock relates, so that arrivals can be compared."""
+class ClockReport(msgspec.Struct, tag="clock", array_like=True):
+    """A rank's clock offset, with which the coordinator converts the rank's times to its own clock."""
 
     offset_ns: int
 
@@ -184,7 +184,7 @@ Message = (
     | Welcome
     | ClockPing
     | ClockPong
-    | ClockOffset
+    | ClockReport
     | Ready
     | Ask
     | Progress

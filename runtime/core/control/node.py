@@ -24,9 +24,9 @@ from .messages import (
     Abort,
     Alarm,
     Ask,
-    ClockOffset,
     ClockPing,
     ClockPong,
+    ClockReport,
     Drained,
     Failed,
     Goodbye,
@@ -182,7 +182,7 @@ class Node:
                 self.links.send(rank, self._progress())
             case ClockPing():
                 self.links.send(rank, ClockPong(message.sent_ns, self._clock_ns()))
-            case ClockOffset():
+            case ClockReport():
                 desk.note_offset(rank, message.offset_ns)
             case Alarm():
                 self.alarms.tell_all(message)
@@ -251,7 +251,7 @@ class Node:
         if writer is not None:
             writer.clock(received_ns, reading.offset_ns, reading.uncertainty_ns)
         if self._follower.adopt(reading, received_ns):
-            self.links.send(0, ClockOffset(reading.offset_ns))
+            self.links.send(0, ClockReport(reading.offset_ns))
 
     # What is to be done.
 
