@@ -22,17 +22,17 @@ MIN_SCALE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """Ranks that share a row of a map."""
 
     name: str
     rows: tuple[int, ...]
 
 
-def groups_of(analysis: Analysis, chosen: str = "") -> tuple[Group, ...]:
+def groups_of(analysis: Analysis, chosen: str = "") -> tuple[RankGroup, ...]:
     """The rows of a map: ranks; of many the hosts, or blocks of neighbours; and of a chosen group its ranks."""
     facts = analysis.facts
-    every = tuple(Group(f"rank {rank}", (row,)) for row, rank in enumerate(facts.ranks))
+    every = tuple(RankGroup(f"rank {rank}", (row,)) for row, rank in enumerate(facts.ranks))
     if len(every) <= MAX_ROWS:
         return every
     hosts: dict[str, list[int]] = {}
@@ -45,7 +45,7 @@ def groups_of(analysis: Analysis, chosen: str = "") -> tuple[Group, ...]:
             hosts.setdefault(f"ranks {first} to {first + BLOCK - 1}", []).append(row)
     if chosen in hosts:
         return tuple(every[row] for row in hosts[chosen][:256])
-    return tuple(Group(clean(name) or "unknown host", tuple(rows)) for name, rows in hosts.items())[:256]
+    return tuple(RankGroup(clean(name) or "unknown host", tuple(rows)) for name, rows in hosts.items())[:256]
 
 
 def values_of(analysis: Analysis, what: str) -> np.ndarray:

@@ -45,7 +45,7 @@ class Place:
         return len(self.ranks)
 
 
-class Group(Protocol):
+class ProcessGroup(Protocol):
     """This rank's place in a process set, connected with the other ranks."""
 
     number: int
@@ -111,7 +111,7 @@ class Binding(Protocol):
     def part_of_store(self, store: JobStore, prefix: str, timeout_s: float) -> Any:
         """A part of the job's store, as the framework's transports use it."""
 
-    def connect(self, place: Place, transports: Mapping[str, str], hosts: tuple[str, ...] | None) -> Group:
+    def connect(self, place: Place, transports: Mapping[str, str], hosts: tuple[str, ...] | None) -> ProcessGroup:
         """Connect the ranks of a process set.
 
         Args:

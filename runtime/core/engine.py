@@ -13,7 +13,7 @@ from ...timeline.record import recorder
 from ...timeline.record.shard_format import Call, ShardHeader
 from . import calls, elastic_client, logs
 from .addresses import own_address
-from .binding import Binding, Group, Place
+from .binding import Binding, Place, ProcessGroup
 from .config import Config, warn_of_ineffective
 from .control.clock_sync import SAME_CLOCK, ClockFollower, ClockOffset, measure
 from .control.coordinator import Coordinator
@@ -147,7 +147,7 @@ class Engine:
             control.fail_start(f"rank {launched.rank} was interrupted by {type(error).__name__} while it started")
             raise
 
-    def _open_group(self, number: int, ranks: Sequence[int]) -> Group | None:
+    def _open_group(self, number: int, ranks: Sequence[int]) -> ProcessGroup | None:
         """Connect the ranks of a process set; None if this rank is not one of them.  Called in the same order by all ranks."""
         self._opened += 1
         self.process_sets[number] = tuple(ranks)

@@ -15,7 +15,7 @@ from typing import Any
 from ...timeline.record import recorder
 from ...timeline.record.shard_format import describe_calls
 from ...timeline.vocabulary import Category, LaneKind
-from .binding import Binding, Group, Pending
+from .binding import Binding, Pending, ProcessGroup
 from .control.messages import Response
 from .in_flight import InFlight, left_of
 from .kinds import Kind
@@ -29,14 +29,17 @@ class Executor:
     """Runs batches one after the other."""
 
     def __init__(
-        self, completions: Completions, binding: Binding, open_group: Callable[[int, Sequence[int]], Group | None]
+        self,
+        completions: Completions,
+        binding: Binding,
+        open_group: Callable[[int, Sequence[int]], ProcessGroup | None],
     ) -> None:
         """Begin without process sets.
 
         Args:
             open_group: connects the ranks of a new process set; None for one that this rank is not in.
         """
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, ProcessGroup] = {}
         """The process sets that this rank is in, by id."""
         self._open_group = open_group
         self._completions = completions

@@ -41,7 +41,7 @@ def name_of(group: Any) -> str:
     return name
 
 
-class Queue:
+class SpanOrder:
     """What is shown one after the other on the lane of communication."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Queue:
         """Where the last one ended."""
 
 
-class Group(Queue):
+class ProcessGroupContext(SpanOrder):
     """What is the same for all collectives of a process group, which runs one after the other."""
 
     def __init__(self, group: Any) -> None:
@@ -63,24 +63,24 @@ class Group(Queue):
         self.seq = 0
 
 
-groups: dict[tuple[str, int], Group] = {}
+groups: dict[tuple[str, int], ProcessGroupContext] = {}
 """By name and size: after `destroy_process_group` names come back, with other ranks."""
 _messages: dict[tuple[int, str, int, int], int] = {}
 """How many there were, by group, direction, peer and tag."""
-_all_messages = Queue()
+_all_messages = SpanOrder()
 _numbering = threading.Lock()
 
 #: Args of a collective or message that say of a wait what it is for.
 _OF_A_WAIT: Final = frozenset({"seq", "process_set", "caller", "blocking", "where", "peer", "tag"})
 
 
-def group_of(group: Any) -> Group:
+def group_of(group: Any) -> ProcessGroupContext:
     """What is known of a process group; None is the group of all ranks.  Called with the lock."""
     group = dist.group.WORLD if group is None else group
     key = (name_of(group), group.size())
     described = groups.get(key)
     if described is None:
-        described = groups[key] = Group(group)
+        described = groups[key] = ProcessGroupContext(group)
     return described
 
 
@@ -135,12 +135,12 @@ class UnderWay:
             self._device.span(LaneKind.COMMUNICATION, Category.COLLECTIVE, self._name, marks, self.args)
             return
         with _numbering:
-            queue = self._queue()
-            start_ns = min(max(self._submitted_ns, queue.last_end_ns), end_ns)
-            queue.last_end_ns = end_ns
+            order = self._order()
+            start_ns = min(max(self._submitted_ns, order.last_end_ns), end_ns)
+            order.last_end_ns = end_ns
         recorder.complete(LaneKind.COMMUNICATION, Category.COLLECTIVE, self._name, start_ns, end_ns, self.args)
 
-    def _queue(self) -> Queue:
+    def _order(self) -> SpanOrder:
         """What runs one after the other with it."""
         raise NotImplementedError
 
@@ -177,8 +177,8 @@ class Collective(UnderWay):
         if op:
             self.args["op"] = op
 
-    def _queue(self) -> Queue:
-        group: Group = self._group
+    def _order(self) -> SpanOrder:
+        group: ProcessGroupContext = self._group
         return group
 
 
@@ -225,7 +225,7 @@ class Message(UnderWay):
             _messages[key] = seq + 1
         self.args |= {"peer": peer, "seq": seq}
 
-    def _queue(self) -> Queue:
+    def _order(self) -> SpanOrder:
         return _all_messages
 
 

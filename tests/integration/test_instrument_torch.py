@@ -398,7 +398,7 @@ for wrong in (lambda: dist.all_reduce("text"), lambda: dist.all_gather([], torch
     except Exception as error:
         said.append(type(error).__name__)
 from tlkit.runtime.instrument import collective_spans
-collective_spans.Group = None
+collective_spans.ProcessGroupContext = None
 other = dist.new_group([0, 1])
 value = torch.ones(3)
 dist.all_reduce(value, group=other)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .transports import Group
+from .transports import TransportGroup
 
 
 def combine(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -20,7 +20,7 @@ def combine(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return (a_factor * a + b_factor * b).to(first.dtype)
 
 
-def adasum(group: Group, buffer: torch.Tensor, sizes: Sequence[int]) -> None:
+def adasum(group: TransportGroup, buffer: torch.Tensor, sizes: Sequence[int]) -> None:
     """Replace `buffer` by the Adasum over all ranks, for each tensor in it separately.
 
     Every rank gathers one tensor of all ranks after the other and combines them itself, in the same order, so that all of them

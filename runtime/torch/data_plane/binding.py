@@ -74,7 +74,9 @@ class TorchBinding:
         self._stores.append(own)
         return own
 
-    def connect(self, place: Place, names: Mapping[str, str], hosts: tuple[str, ...] | None) -> transports.Group:
+    def connect(
+        self, place: Place, names: Mapping[str, str], hosts: tuple[str, ...] | None
+    ) -> transports.TransportGroup:
         """See `Binding`."""
         return transports.connect(place, names, hosts)
 
@@ -98,7 +100,7 @@ class TorchBinding:
         if not entry.tensor.is_cpu:
             devices.mark_produced([entry])
 
-    def execute(self, group: transports.Group, batch: Batch) -> Pending | None:
+    def execute(self, group: transports.TransportGroup, batch: Batch) -> Pending | None:
         """See `Binding`."""
         site = Site(group, self._buffers)
         operate = COLLECTIVES[batch.entries[0].request.kind]

@@ -20,14 +20,14 @@ from .adasum import adasum
 from .arithmetic import scale
 from .fusion_buffers import FusionBuffers
 from .small import from_bytes
-from .transports import Group
+from .transports import TransportGroup
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where a batch is executed."""
 
-    group: Group
+    group: TransportGroup
     buffers: FusionBuffers
 
 

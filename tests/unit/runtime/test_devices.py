@@ -15,7 +15,7 @@ from tlkit.runtime.core.operations import ReduceOp
 from tlkit.runtime.core.work import Batch, Entry, Handle
 from tlkit.runtime.torch.data_plane import devices
 from tlkit.runtime.torch.data_plane.binding import TorchBinding
-from tlkit.runtime.torch.data_plane.transports import Group
+from tlkit.runtime.torch.data_plane.transports import TransportGroup
 
 from .cuda_doubles import Cuda, Event, Stream, install
 
@@ -65,9 +65,9 @@ def an_entry(kind: Kind, rows: int = 4, *, device: str = "cuda:1", in_place: boo
     return Entry(request, tensor, output, Handle(list), 0, extra)
 
 
-def a_group(cuda: Cuda) -> Group:
+def a_group(cuda: Cuda) -> TransportGroup:
     transport: Any = Transport(cuda)
-    return Group(0, (0, 1), 0, {"cpu": transport, "cuda": transport})
+    return TransportGroup(0, (0, 1), 0, {"cpu": transport, "cuda": transport})
 
 
 def test_tensors_that_are_submitted_together_share_an_event(cuda: Cuda) -> None:

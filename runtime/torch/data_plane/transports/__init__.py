@@ -61,7 +61,7 @@ def choose(asked: str, device: str, *, mpi_job: bool) -> str:
     return asked
 
 
-class Group:
+class TransportGroup:
     """This rank's place in a process set, and the transports that connect it with the other ranks."""
 
     def __init__(self, number: int, ranks: tuple[int, ...], rank: int, transports: dict[str, Transport]) -> None:
@@ -104,7 +104,7 @@ class Group:
             transport.abort()
 
 
-def connect(place: Place, names: Mapping[str, str], hosts: tuple[str, ...] | None = None) -> Group:
+def connect(place: Place, names: Mapping[str, str], hosts: tuple[str, ...] | None = None) -> TransportGroup:
     """Connect the ranks of a process set.
 
     Args:
@@ -125,7 +125,7 @@ def connect(place: Place, names: Mapping[str, str], hosts: tuple[str, ...] | Non
                 "look at their output, or name the network interface in HOROVOD_GLOO_IFACE"
             ) from error
     by_device = {device: opened[name] for device, name in names.items() if name in opened}
-    return Group(place.number, place.ranks, place.rank, by_device)
+    return TransportGroup(place.number, place.ranks, place.rank, by_device)
 
 
 def _open(name: str, place: Place, hosts: tuple[str, ...] | None) -> Transport:
@@ -135,4 +135,4 @@ def _open(name: str, place: Place, hosts: tuple[str, ...] | None) -> Transport:
     return HierarchicalTransport(open_plain, place, hosts)
 
 
-__all__ = ["TRANSPORTS", "Group", "Transport", "choose", "connect"]
+__all__ = ["TRANSPORTS", "Transport", "TransportGroup", "choose", "connect"]
