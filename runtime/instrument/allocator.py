@@ -7,7 +7,7 @@ import torch
 
 from ...timeline.vocabulary import TORCH_RETRIES
 from .own_device import InUse
-from .sources import Sample, Source
+from .sources import CounterSource, Sample
 
 #: Counters, and what torch calls them.
 _NOW: Final = {
@@ -17,7 +17,7 @@ _NOW: Final = {
 _SINCE_THE_BEGINNING: Final = {TORCH_RETRIES: "num_alloc_retries", "torch out of memory": "num_ooms"}
 
 
-def open_device(device: InUse) -> Source | None:
+def open_device(device: InUse) -> CounterSource | None:
     """Counters of torch's memory on a device; None if it has none there."""
     cuda: Any = torch.cuda  # untyped
 

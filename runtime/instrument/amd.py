@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ...timeline.vocabulary import GPU_CLOCK
 from .own_device import InUse
-from .sources import Sample, Source
+from .sources import CounterSource, Sample
 
 _log = logging.getLogger("tlkit.instrument")
 
@@ -15,7 +15,7 @@ _BYTES_PER_MB: Final = 1024 * 1024
 Reading = Callable[[], Any]
 
 
-def open_device(device: InUse) -> Source | None:
+def open_device(device: InUse) -> CounterSource | None:
     """What the library tells of a device; None if there is no library, or no such device."""
     try:
         import amdsmi  # noqa: PLC0415  optional

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ...timeline.vocabulary import GPU_CLOCK, GPU_ECC, GPU_LOST, GPU_REASON, GPU_THROTTLED, GPU_XID
 from .gpm import Activity, open_activity
 from .own_device import InUse
-from .sources import Sample, Source
+from .sources import CounterSource, Sample
 
 _log = logging.getLogger("tlkit.instrument")
 
@@ -32,7 +32,7 @@ _PCIE_SENT, _PCIE_RECEIVED = "gpu pcie sent bytes/s", "gpu pcie received bytes/s
 _MAX_XIDS: Final = 100
 
 
-def open_device(device: InUse) -> Source | None:
+def open_device(device: InUse) -> CounterSource | None:
     """What the management library tells of a device; None if there is no library, or no such device."""
     try:
         import pynvml  # noqa: PLC0415  optional

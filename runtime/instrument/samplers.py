@@ -14,7 +14,7 @@ from ...timeline.record import recorder
 from ...timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU
 from . import allocator, amd, nvml, own_device
 from .own_device import InUse
-from .sources import Sample, Source
+from .sources import CounterSource, Sample
 
 _log = logging.getLogger("tlkit.instrument")
 
@@ -94,7 +94,7 @@ def _load() -> Source | None:
     return sample
 
 
-def _process() -> Source | None:
+def _process() -> CounterSource | None:
     try:
         import psutil  # noqa: PLC0415  optional
 
@@ -110,7 +110,7 @@ def _process() -> Source | None:
     return sample
 
 
-def _host() -> Source | None:
+def _host() -> CounterSource | None:
     try:
         import psutil  # noqa: PLC0415  optional
 
@@ -135,9 +135,9 @@ def _host() -> Source | None:
     return sample
 
 
-def _when_in_use(device: Callable[[], InUse | None]) -> Source:
+def _when_in_use(device: Callable[[], InUse | None]) -> CounterSource:
     """Samples the device, once there is one."""
-    source: Source | None = None
+    source: CounterSource | None = None
     asked = False
 
     def sample(elapsed_s: float) -> Iterator[Sample]:
@@ -151,7 +151,7 @@ def _when_in_use(device: Callable[[], InUse | None]) -> Source:
     return sample
 
 
-def open_device(device: InUse) -> Source | None:
+def open_device(device: InUse) -> CounterSource | None:
     """What is told of a device by its management library, and of its memory by torch; None if neither says anything."""
     of_library = nvml.open_device(device) or amd.open_device(device)
     of_torch = allocator.open_device(device)

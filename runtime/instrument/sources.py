@@ -5,5 +5,5 @@ from collections.abc import Callable, Iterator
 Sample = tuple[str, float]
 """A counter's name and value."""
 
-Source = Callable[[float], Iterator[Sample]]
+CounterSource = Callable[[float], Iterator[Sample]]
 """Given the seconds since the last sample, yields what can be read now."""
