@@ -158,8 +158,8 @@ class Binding(Protocol):
             ValueError: they are longer or shorter than the tensors.
         """
 
-    def instrument(self) -> None:
-        """Put marks into the framework: forward, backward, optimizer, data."""
+    def instrument_framework(self) -> None:
+        """Record the framework's phases: forward, backward, optimizer, data loading."""
 
     def sample(self, interval_s: float, local_rank: int, *, only_load: bool = False) -> Callable[[], None]:
         """Begin to sample the device and the host, or only how busy the host is; returns what ends it."""

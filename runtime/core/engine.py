@@ -344,7 +344,7 @@ def start(
         recorder.start_nvtx()
         engine.timeline.begin(_generations - 1 if meeting is None else meeting - 1)
         if config.timeline is not None or recorder.is_on():
-            bound.instrument()
+            bound.instrument_framework()
         return engine
 
 

@@ -124,7 +124,7 @@ class TorchBinding:
         """See `Binding`."""
         put_results(batch)
 
-    def instrument(self) -> None:
+    def instrument_framework(self) -> None:
         """See `Binding`."""
         instrument.install()
 
