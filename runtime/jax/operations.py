@@ -10,7 +10,7 @@ from jax.experimental import io_callback
 
 from ..core.calls import calling
 from ..core.operations import ReduceOp
-from ..torch import gathering, reductions
+from ..torch import gathering, reduce_operations
 from ..torch.arrays import array_to_tensor, tensor_to_array
 from ..torch.basics import size
 from ..torch.submission import synchronize
@@ -80,7 +80,7 @@ def reduce_tree(tree: Tree, op: int, name: str, *, caller: str, ends_step: bool)
 
 def _reduced(tensors: Sequence[torch.Tensor], op: int, names: Sequence[str]) -> list[torch.Tensor]:
     handles = [
-        reductions.allreduce_async(tensor, name=name, op=op) for tensor, name in zip(tensors, names, strict=True)
+        reduce_operations.allreduce_async(tensor, name=name, op=op) for tensor, name in zip(tensors, names, strict=True)
     ]
     return [synchronize(handle) for handle in handles]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.arguments import Min
 from ..core.variable_names import VariableSet
-from ..torch import basics, reductions
+from ..torch import basics, reduce_operations
 from ..torch.arrays import array_to_tensor
 from ..torch.functions import allgather_object
 from .values import average_of, broadcast_variables
@@ -78,7 +78,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         model = self.model
         optimizer: Any = getattr(model, "optimizer", None)
         mine = np.array([bool(model.built and optimizer is not None)], dtype=np.int32)
-        can = reductions.allreduce(array_to_tensor(mine), name="model_is_built", op=Min)
+        can = reduce_operations.allreduce(array_to_tensor(mine), name="model_is_built", op=Min)
         if not int(can.item()):
             return
         if not optimizer.built:

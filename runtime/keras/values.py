@@ -9,7 +9,7 @@ import numpy as np
 from ..core.arguments import Average, resolve_op
 from ..core.calls import calling
 from ..core.process_sets import ProcessSet, global_process_set
-from ..torch import gathering, reductions, scattering
+from ..torch import gathering, reduce_operations, scattering
 from ..torch.arrays import array_to_tensor, tensor_to_array
 from ..torch.submission import synchronize, wait_for_all
 from .compression import Compression
@@ -47,7 +47,9 @@ def allreduce(
             value, None, "", "", compression, int(resolved), *scales, name=name, process_set=process_set
         )
     array = _array(value)
-    reduced = reductions.allreduce(array_to_tensor(array), None, name, compression, int(resolved), *scales, process_set)
+    reduced = reduce_operations.allreduce(
+        array_to_tensor(array), None, name, compression, int(resolved), *scales, process_set
+    )
     return tensor_to_array(reduced, array.dtype)
 
 
@@ -126,5 +128,5 @@ def average_of(values: Sequence[float], name: str) -> list[float]:
     if not values:
         return []
     mine = array_to_tensor(np.array(values, dtype=np.float64))
-    averaged: list[float] = reductions.allreduce(mine, name=name, op=Average).tolist()
+    averaged: list[float] = reduce_operations.allreduce(mine, name=name, op=Average).tolist()
     return averaged

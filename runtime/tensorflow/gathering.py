@@ -8,11 +8,11 @@ import torch
 
 from ..core.process_sets import ProcessSet, global_process_set
 from ..torch import gathering as torch_gathering
-from ..torch import reductions as torch_reductions
+from ..torch import reduce_operations as torch_reductions
 from ..torch.mpi_ops import join as torch_join
 from ..torch.submission import synchronize, wait_for_all
 from .operands import check_dtype, differentiable, to_tensor, to_tensors
-from .reductions import gradient_of_gathering
+from .reduce_operations import gradient_of_gathering
 from .running import public, require_registered, rows_unknown, run, settle_name
 from .values import MOVABLE
 

@@ -21,7 +21,7 @@ from .compression import Compression
 from .operands import check_dtype, compress_all, decompress_all, set_size, to_tensor
 from .packing import pack, plan, unpack
 from .queries import size_op
-from .reductions import check_sparse
+from .reduce_operations import check_sparse
 from .running import refuse_xla, require_registered, rows_unknown, run, run_ahead
 from .values import REDUCIBLE
 

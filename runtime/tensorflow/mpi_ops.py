@@ -46,7 +46,7 @@ from .queries import (
     rank_op,
     size_op,
 )
-from .reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
+from .reduce_operations import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
 from .running import normalized as _normalize_name
 
 

@@ -10,7 +10,7 @@ from ..core.arguments import Average, Sum
 from ..core.process_sets import ProcessSet, global_process_set
 from .compression import Compression
 from .gradients import Gradients, make_settings
-from .reductions import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
+from .reduce_operations import allreduce, grouped_allreduce, grouped_reducescatter, reducescatter
 
 
 def _allreduce(

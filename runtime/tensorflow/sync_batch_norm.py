@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ..core.arguments import Sum
 from ..core.process_sets import ProcessSet, global_process_set
-from .reductions import allreduce
+from .reduce_operations import allreduce
 from .running import public
 
 

@@ -9,7 +9,7 @@ import torch
 from .. import instrument
 from ..core.calls import calling
 from .operands import Adasum
-from .reductions import grouped_allreduce_async_
+from .reduce_operations import grouped_allreduce_async_
 from .submission import synchronize
 
 

@@ -46,7 +46,7 @@ from .gathering import (
     grouped_allgather_async,
 )
 from .operands import Adasum, Average, Max, Min, Product, Sum, handle_average_backwards_compatibility
-from .reductions import (
+from .reduce_operations import (
     allreduce,
     allreduce_,
     allreduce_async,

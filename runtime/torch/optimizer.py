@@ -13,8 +13,8 @@ from ..core.process_sets import ProcessSet, global_process_set
 from .adasum_optimizer import AdasumOptimizer
 from .basics import size
 from .compression import Compression
+from .gradient_reduction import GradientReduction, resolve_groups
 from .operands import Adasum, Average, resolve_op
-from .reduction import Reduction, resolve_groups
 
 _ZERO_GRAD: Final = (
     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "
@@ -31,7 +31,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """Mixed in front of the user's optimizer class by `DistributedOptimizer`."""
 
     _tlkit_distributed = True
-    _reduction: Reduction
+    _reduction: GradientReduction
     _parameter_names: dict[torch.Tensor, str]
     """Read by scripts that know Horovod's optimizer."""
     _synchronized: bool
@@ -237,7 +237,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
     distributed._parameter_names = names  # noqa: SLF001
     distributed._synchronized = False  # noqa: SLF001
     distributed._should_synchronize = True  # noqa: SLF001
-    reduction = Reduction(
+    reduction = GradientReduction(
         trained,
         compression=compression,
         passes=backward_passes_per_step,
@@ -249,7 +249,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
     )
     distributed._reduction = reduction  # noqa: SLF001
     earlier = getattr(optimizer, "_reduction", None)
-    if isinstance(earlier, Reduction):
+    if isinstance(earlier, GradientReduction):
         earlier.unwatch()  # of two wrappers only the outer one may reduce
     if size() > 1 and process_set.included():
         reduction.watch()

@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..core.calls import calling
 from ..core.process_sets import ProcessSet, global_process_set
 from .operands import Sum, apply
-from .reductions import grouped_allreduce_async_
+from .reduce_operations import grouped_allreduce_async_
 from .submission import synchronize
 
 

@@ -1,8 +1,8 @@
 """Who has asked for what, in one process set.
 
 A tensor that is seen for the first time is negotiated: each rank describes it in full, the descriptions are compared, and the
-tensor gets an id.  From then on ranks name it by id (`response_cache.py`).  A rank that describes a known tensor differently has it
-negotiated anew.
+tensor gets an id.  From then on ranks name it by id (`response_cache.py`).  If a rank describes a known tensor differently, the
+tensor is negotiated anew.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -18,7 +18,7 @@ from .buckets import Bucket, can_be_laid_out, lay_out
 from .compression import Compression
 from .gathering import allgather_async
 from .operands import Adasum, Average
-from .reductions import allreduce_async_, grouped_allreduce_async_
+from .reduce_operations import allreduce_async_, grouped_allreduce_async_
 from .submission import require_running, synchronize, wait_for_all, wait_for_handles
 from .watching import TOO_MANY_BACKWARDS, BucketWatch
 
@@ -26,7 +26,7 @@ Finish = Callable[[], None]
 """Puts the reduced values of a parameter or group into `.grad`."""
 
 
-class Reduction:
+class GradientReduction:
     """Reduces the gradients of some parameters once every `passes` backward passes."""
 
     def __init__(

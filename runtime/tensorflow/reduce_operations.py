@@ -9,7 +9,7 @@ from ..core.arguments import Average, resolve_op
 from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet, global_process_set
 from ..torch import gathering as torch_gathering
-from ..torch import reductions as torch_reductions
+from ..torch import reduce_operations as torch_reductions
 from ..torch import scattering as torch_scattering
 from ..torch.flat import gather_sparse
 from .compression import Compression
