@@ -14,13 +14,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .runtime.instrument.profiling import trace_handler as trace_handler
-    from .runtime.instrument.recording import instrument as instrument
+    from .runtime.instrument.standalone import instrument as instrument
 else:
 
     def __getattr__(name: str) -> object:
         """Functions that need torch, imported at their first use."""
         if name == "instrument":
-            from .runtime.instrument.recording import instrument  # noqa: PLC0415
+            from .runtime.instrument.standalone import instrument  # noqa: PLC0415
 
             return instrument
         if name == "trace_handler":

@@ -65,7 +65,7 @@ class Entry:
         self.extra = extra
         """What the kind needs or yields besides: splits of an alltoall, the last rank of a join, a new set's id."""
         self.life: TensorLife | None = None
-        """What the timeline has said of it (see `recording.Entry`)."""
+        """What the timeline has recorded of it so far."""
         self.produced: Any = None
         """For a tensor on a GPU, the event after which it may be read."""
         self.values: bytes | None = None

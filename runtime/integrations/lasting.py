@@ -2,7 +2,7 @@
 
 import os
 
-from ..runtime.instrument import recording as recordings
+from ..runtime.instrument import standalone
 
 
 class LastingRecording:
@@ -10,7 +10,7 @@ class LastingRecording:
 
     def __init__(self, timeline: str | os.PathLike[str] | None) -> None:
         self._timeline = timeline
-        self._begun: recordings.Recording | None = None
+        self._begun: standalone.Recording | None = None
 
     def begin(self) -> None:
         """Record from here, if nothing is recorded yet; on every rank, after the ranks have met.
@@ -18,8 +18,8 @@ class LastingRecording:
         Raises:
             UsageError: the launcher started several ranks, and they have not met yet.
         """
-        if recordings.current() is None:
-            self._begun = recordings.instrument(self._timeline)
+        if standalone.current() is None:
+            self._begun = standalone.instrument(self._timeline)
 
     def end(self) -> None:
         """Finish the file.  Nothing to do the second time."""
