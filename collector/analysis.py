@@ -144,7 +144,7 @@ def analyze(
         trace = _of_ranks(trace, ranks)
     found = find_steps(trace, warm_up=warm_up, selected=steps)
     if steps is not None and not found.count:
-        raise UsageError(f"--steps {steps[0]}:{steps[1]}: there are no such steps in this trace")
+        raise UsageError(f"--steps {steps[0]}:{steps[1]}: this trace does not contain these steps")
     facts = measure(trace, found)
     condition = find_condition(trace, found, now_unix_ns=time.time_ns())
     looked_for = (rules_for(facts) if rules is None else rules) if found.count else ()

@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
     token = read_token(arguments.token_file, arguments.token or os.environ.get("TLKIT_DASH_TOKEN"))
     with contextlib.ExitStack() as stack:
         if arguments.runs is not None and not arguments.runs.is_dir():
-            raise UsageError(f"--runs {arguments.runs}: there is no such folder")
+            raise UsageError(f"--runs {arguments.runs}: folder not found")
         others = OtherRuns(arguments.compare, arguments.runs)
         for name in others.names()[: len(arguments.compare)]:
             others.analysis(name)  # a mistake in a name is told at once

@@ -45,7 +45,7 @@ def add_manners(app: Dash, pages: Collection[str]) -> None:
     def mistake(error: Exception) -> Any:
         """A fault of ours: the visitor is told that there is one, the terminal which."""
         sys.stderr.write(f"tl-dash: {request.path}: {type(error).__name__}: {first_line(error)}\n")
-        return "500: the page could not be made", 500, {"Content-Type": "text/plain; charset=utf-8"}
+        return "500: the page could not be created", 500, {"Content-Type": "text/plain; charset=utf-8"}
 
 
 def check_body(app: Dash, body: Any) -> None:
@@ -58,7 +58,7 @@ def check_body(app: Dash, body: Any) -> None:
         app.callback_map.get(body.get("output")) if isinstance(body, dict) and _is_text(body.get("output")) else None
     )
     if known is None:
-        raise BadRequest("there is no such callback")
+        raise BadRequest("callback not found")
     for group in ("inputs", "state"):
         given = body.get(group, [])
         wanted = [(item["id"], item["property"]) for item in known[group]]

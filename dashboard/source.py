@@ -119,7 +119,7 @@ class Source:
             if is_compared:
                 compared = self.compared
                 if compared is None:
-                    raise LookupError("there is no run to compare with")
+                    raise LookupError("no run to compare with")
                 if self._compared_run is None or self._compared_run.analysis is not compared:
                     self._compared_run = Run(compared)
                 return self._compared_run

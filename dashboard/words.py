@@ -6,16 +6,16 @@ from typing import Any, Final
 from dash import html
 
 EXPLAINED: Final = {
-    "own work": "time of a step in which the rank itself works: all of it but what it waits for communication",
+    "own work": "time of a step in which the rank itself works: the step without waits for communication",
     "waits": "time in which the training thread is blocked until a collective is through",
-    "exposed": "communication for which the training waits, since nothing is left to compute meanwhile",
-    "hidden": "communication that goes on while the rank computes, and costs no time of its own",
-    "negotiate": "from the first rank's request for a tensor until all ranks have asked for it",
+    "exposed": "communication for which the training waits, because nothing is left to compute",
+    "hidden": "communication during computation, which costs no additional time",
+    "negotiate": "from the first rank's request for a tensor until all ranks have requested it",
     "queue": "from the agreement of all ranks until the collective starts",
     "fusion": "copies of several tensors into one buffer, which then travels as one, and out of it",
     "collective": "an operation of all ranks together, such as an allreduce",
     "busbw": "bus bandwidth: algbw times the share of the data that crosses each link, 2(n-1)/n for an allreduce of n ranks; "
-    "it can be compared with what the link promises",
+    "it is comparable with the nominal speed of the link",
     "algbw": "algorithm bandwidth: bytes over the time in which they move",
     "wait": "of a collective: from its start on this rank until the last rank has started it",
     "transfer": "the rest of a collective, in which bytes move",
@@ -24,14 +24,14 @@ EXPLAINED: Final = {
     "typical rank": "the median of the other ranks",
     "starved": "ready to run, and without a core",
     "contention": "how much longer backward takes because communication has its cores",
-    "interval": "[low to high]: where the gain lies with 95 % certainty, by drawing the steps again and again",
+    "interval": "[low to high]: the gain with 95 % certainty, by resampling the steps",
     "p95": "95 % of the steps take no longer",
     "step": "one iteration of the training",
     "idle": "nothing is seen to go on",
     "gap": "from the end of an activity of the device until the next one begins",
     "allocated": "memory that torch's allocator has handed to tensors",
     "reserved": "memory that the allocator has from the driver, used or not",
-    "launch": "the host hands work to the device too slowly to keep it busy",
+    "launch": "the host launches work too slowly to keep the device busy",
 }
 
 

@@ -62,7 +62,7 @@ def parse_settings(text: str) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in SETTINGS:
-            raise UsageError(f"{SETTINGS_VARIABLE}: {name} is no setting; there are {', '.join(SETTINGS)}")
+            raise UsageError(f"{SETTINGS_VARIABLE}: {name} is not a setting; the settings are {', '.join(SETTINGS)}")
         allowed = SETTINGS[name]
         if isinstance(allowed, tuple):
             if value not in allowed:

@@ -126,7 +126,7 @@ def _judge(analysis: Analysis, conditions: Sequence[str], baseline_path: str | N
     for condition in conditions:
         if is_relative(condition):
             if baseline is None:
-                raise UsageError(f"--fail-on {condition}: give the run to compare with as --baseline FILE")
+                raise UsageError(f"--fail-on {condition}: add --baseline FILE with the run to compare with")
             broken = check_change(analysis, baseline, condition)
         else:
             broken = check(analysis, condition)

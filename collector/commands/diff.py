@@ -96,7 +96,7 @@ def _analyse(source: str) -> Analysis:
     with ProgressBar() as bar:
         analysis = analyze(source, progress=bar.update)
     if not analysis.facts.steps.count:
-        raise UsageError(f"{source}: there are no steps in it that could be compared")
+        raise UsageError(f"{source}: it contains no steps to compare")
     return analysis
 
 
@@ -113,7 +113,7 @@ def _longer(ratio: Ratio) -> str:
 
 def _interval(ratio: Ratio) -> str:
     low, high = ratio.interval
-    return f"{low - 1:+.1%} to {high - 1:+.1%}" if high < float("inf") else "too few steps to tell"
+    return f"{low - 1:+.1%} to {high - 1:+.1%}" if high < float("inf") else "too few steps to decide"
 
 
 def _show(comparison: Comparison, console: Console) -> None:

@@ -61,7 +61,7 @@ def read_baseline(path: str) -> Baseline:
         sample = Sample(durations_ns=durations, checkpoint_ns=checkpoints)
         return Baseline(name=path, size=int(report["source"]["size"]), sample=sample, metrics=_metrics(report))
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"--baseline {path}: this report lacks {error}; write it anew with --json") from error
+        raise UsageError(f"--baseline {path}: this report lacks {error}; create it again with --json") from error
 
 
 def _report_in(path: Path) -> dict[str, Any] | None:
@@ -112,7 +112,7 @@ def check_change(analysis: Analysis, baseline: Baseline, condition: str) -> str 
     if is_share(name):
         return described if (now - before if grows else before - now) > limit else None
     if before <= 0:
-        raise UsageError(f"--baseline {baseline.name}: there are no steps in it")
+        raise UsageError(f"--baseline {baseline.name}: it contains no steps")
     size = analysis.trace.meta.size
     if size != baseline.size:
         raise UsageError(

@@ -55,7 +55,7 @@ def _of_one(analysis: Analysis, when: str) -> list[str]:
     """What makes one of the runs a poor witness."""
     meta, notes = analysis.trace.meta, []
     if analysis.condition.has_failed:
-        notes.append(f"the run {when} did not come to its end ({analysis.condition.ending})")
+        notes.append(f"the run {when} did not finish ({analysis.condition.ending})")
     if 0 < len(meta.ranks) < meta.size and analysis.facts.breakdown.knows_compute:
         notes.append(f"the trace {when} has {len(meta.ranks)} of {meta.size} ranks")
     if analysis.facts.steps.count < FEW_STEPS:

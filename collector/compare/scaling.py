@@ -74,7 +74,7 @@ def describe_limits(found: Scaling) -> str | None:
     if found.is_comparable:
         return None
     return (
-        f"an efficiency of {found.efficiency:.0%} is no scaling: a rank does not work faster beside others than alone. The "
+        f"an efficiency of {found.efficiency:.0%} is not scaling: a rank does not work faster with others than alone. The "
         "single run is not comparable: it had another batch size, other code, or a busier or slower machine"
     )
 

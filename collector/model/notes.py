@@ -21,28 +21,28 @@ def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:
         which = "the first step was" if steps.excluded == 1 else f"the first {steps.excluded} steps were"
         notes.append(f"{which} left out as warm-up")
     if steps.inferred and steps.count:
-        notes.append("this trace has no step marks: steps were inferred from tensors that come back")
+        notes.append("this trace has no step marks: steps were inferred from recurring tensors")
     has_none = facts.trace.collectives.empty and facts.trace.arrivals.empty
     if meta.size > 1 and has_none and meta.knows_order:
         notes.append(_no_collective(meta.runtime))
     if not meta.knows_order:
         notes.append(
-            "only the sums of the parts of each step were recorded: which rank is slow, and in which part, can be told; what the "
-            "communication is and what hides it cannot (HOROVOD_TIMELINE_EVERY=100:5 records 5 of every 100 steps in full)"
+            "only the sums of the parts of each step were recorded: they show which rank is slow and in which part, but neither "
+            "what communicates nor what hides it (HOROVOD_TIMELINE_EVERY=100:5 records 5 of every 100 steps in full)"
         )
     counters = facts.trace.counters
     off_ns = float(counters[counters["name"] == GPU_CLOCK_OFF]["value"].max()) if len(counters) else 0.0
     if off_ns > WORTH_TELLING_NS:
         notes.append(
-            f"when devices did what is known to within {milliseconds(off_ns)} only: their streams are never idle, as with "
+            f"the times of devices are known to within {milliseconds(off_ns)} only: their streams are never idle, as with "
             "CUDA_DEVICE_MAX_CONNECTIONS=1"
         )
     notes += _unseen_steps(facts)
     if not facts.breakdown.knows_compute and steps.count:
-        notes.append("how much of the communication is hidden behind computation cannot be known from this trace")
+        notes.append("how much of the communication is hidden behind computation is not visible in this trace")
     if condition.ending == "unknown" and condition.endings:
         notes.append(
-            "this format has no mark for a clean end: whether the run went on after the last event cannot be known"
+            "this format has no mark for a clean end: whether the run continued after the last event is unknown"
         )
     if meta.dropped:
         counted = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(meta.dropped.items()))

@@ -59,11 +59,11 @@ def predict(facts: Facts, changes: Sequence[str]) -> Prediction:
     if not facts.steps.count:
         raise UsageError("--what-if needs steps, and this trace has none")
     if facts.replay is None:
-        raise UsageError("--what-if needs to know what the ranks compute, and this trace shows communication only")
+        raise UsageError("--what-if needs the ranks' computation, and this trace contains only communication")
     error = facts.replay.error_ratio
     if error > MAX_PROMISED_RATIO:
         raise UsageError(
-            f"--what-if cannot predict this run: followed without a change, its model is {error:.0%} off the measured steps"
+            f"--what-if cannot predict this run: without any change, its model is {error:.0%} off the measured steps"
         )
     outcome = facts.outcome(all_of([_parse(change, facts) for change in changes]))
     return Prediction(

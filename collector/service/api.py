@@ -47,7 +47,7 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
     @server.post("/v1/runs/<run>/alive")
     def alive(run: str) -> Any:
         try:
-            return jsonify({"ok": True, **_asked(run)}) if store.hear(run) else _error(404, "there is no such run")
+            return jsonify({"ok": True, **_asked(run)}) if store.hear(run) else _error(404, "run not found")
         except RefusedError as error:
             return _error(400, str(error))
 
@@ -95,7 +95,7 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
         except RefusedError as error:
             return _error(400, str(error))
         if piece is None:
-            return _error(404, "there is no such shard")
+            return _error(404, "shard not found")
         return Response(piece, mimetype="application/octet-stream")
 
     @server.get("/v1/runs/<run>/report")

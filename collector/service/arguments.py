@@ -39,7 +39,7 @@ def read_token(file: str | None, otherwise: str | None) -> str | None:
     """A token from a file, which keeps it from the list of processes that everybody can read; else `otherwise`.
 
     Raises:
-        UsageError: the file cannot be read, or there is no token in it.
+        UsageError: the file cannot be read, or contains no token.
     """
     token = otherwise
     if file is not None:
@@ -49,7 +49,7 @@ def read_token(file: str | None, otherwise: str | None) -> str | None:
         except (OSError, ValueError) as error:
             raise UsageError(f"the token in {file} cannot be read: {error}") from error
         if not token:
-            raise UsageError(f"there is no token in {file}")
+            raise UsageError(f"no token in {file}")
     if token and (len(token) > _LONGEST_TOKEN or not _TOKEN.fullmatch(token)):
         raise UsageError("a token is one word of visible ASCII characters, at most 4096")
     return token or None

@@ -110,7 +110,7 @@ class Bridge:
                     if nbytes > self._most_nbytes:
                         raise _NotTakenError(413, f"a body has at most {self._most_nbytes} bytes")
                     if self._held_nbytes > MAX_BODIES_NBYTES:
-                        raise _NotTakenError(503, "too much is sent at once")
+                        raise _NotTakenError(503, "too many bytes are in transfer at once")
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:

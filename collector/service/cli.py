@@ -145,7 +145,7 @@ def _push(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         is_complete = False
     if pusher.run is None:
-        print(f"tl-collect: nothing was sent: there is no shard yet at {', '.join(arguments.trace)}", file=sys.stderr)
+        print(f"tl-collect: nothing was sent: no shard exists yet at {', '.join(arguments.trace)}", file=sys.stderr)
         return 1
     print(f"tl-collect: {pusher.sent_nbytes / 1e6:.1f} MB of {pusher.run} sent", flush=True)
     if is_complete:
@@ -153,7 +153,7 @@ def _push(arguments: argparse.Namespace) -> int:
     missing = pusher.missing()
     listed = ", ".join(f"{nbytes / 1e6:.1f} MB of {name}" for name, nbytes in list(missing.items())[:_MAX_LISTED])
     more = f" and of {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
-    rest = listed + more or "whether all of it arrived is not known"
+    rest = listed + more or "it is not known whether all of it arrived"
     print(f"tl-collect: not sent: {rest}; push --once sends the rest", file=sys.stderr, flush=True)
     return 1
 

@@ -55,7 +55,7 @@ class Gate:
         except ValueError:
             name = ""
         if not self._any_name and name not in self._names:
-            abort(421, description="this address is not served here")
+            abort(421, description="this host name is not served here")
         origin = asked.headers.get("Origin")
         if asked.method not in {"GET", "HEAD"} and origin and not _is_same(origin, asked.host):
             abort(403, description="the request comes from another site")

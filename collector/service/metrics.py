@@ -23,7 +23,7 @@ _HELP: Final = {
     "tlkit_own_work_seconds": "Mean own work of a rank in the newest steps",
     "tlkit_collective_bytes_per_step": "Bytes that a rank communicates in a step",
     "tlkit_finding_gain_ratio": "Predicted gain of each finding",
-    "tlkit_straggler": "1 for ranks that the others wait for",
+    "tlkit_straggler": "1 for ranks that other ranks wait for",
     "tlkit_counter": "Newest value of each counter that a rank records",
 }
 
@@ -66,7 +66,7 @@ def store_metrics(nbytes: int, most_nbytes: int, waiting: int) -> str:
     told = {
         "tlkit_store_bytes": ("Bytes of all runs that are kept", nbytes),
         "tlkit_store_limit_bytes": ("Bytes that may be kept (--keep-gb)", most_nbytes),
-        "tlkit_store_waiting_runs": ("Runs whose senders wait since what they send cannot be kept", waiting),
+        "tlkit_store_waiting_runs": ("Runs whose senders wait because their data cannot be stored", waiting),
     }
     return "".join(
         f"# HELP {name} {text}\n# TYPE {name} gauge\n{name} {value}\n" for name, (text, value) in told.items()

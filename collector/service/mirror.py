@@ -58,7 +58,7 @@ class Mirror:
             except (OSError, UsageError) as error:
                 self._tell(str(error))
             except (KeyError, TypeError, ValueError):
-                self._tell(f"what {self._client.url} answers makes no sense")
+                self._tell(f"the answer of {self._client.url} is not understood")
             self._stopping.wait(POLL_S)
 
     def fetch(self) -> str:

@@ -33,7 +33,7 @@ _LONGEST_WAIT_S: Final = 5.0
 _MAX_CONFLICTS: Final = 8
 #: After so many times in which nothing could be sent, nothing will be.
 _MAX_IDLE: Final = 12
-_UNREADABLE: Final = "what the collector answers makes no sense"
+_UNREADABLE: Final = "the collector's answer is not understood"
 
 
 class OtherRunError(Exception):
@@ -172,7 +172,7 @@ class Pusher:
             while True:
                 offset = there.get(path.name, 0)
                 if offset > os.fstat(file.fileno()).st_size:
-                    raise OtherRunError(f"{path.name} of {self.run} is longer at the collector than here")
+                    raise OtherRunError(f"{path.name} of {self.run} is longer at the collector than the local file")
                 start = start_of_before(offset)
                 file.seek(start)
                 before = file.read(offset - start)

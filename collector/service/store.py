@@ -205,7 +205,9 @@ class ShardStore:
                     with self._lock:
                         self.nbytes -= size - cut
                     raise OffsetError(cut)
-                raise OtherRunError(f"{shard} of the run {path.name} continues otherwise here: it is another run's")
+                raise OtherRunError(
+                    f"{shard} of the run {path.name} has different content here: it belongs to another run"
+                )
             with self._lock:
                 self._make_room(path.name, len(piece))
                 if shard not in run.shards:
@@ -307,7 +309,9 @@ class ShardStore:
         except OSError as error:
             _log.warning("the run %s cannot be removed: %s", name, error)
             return
-        _log.warning("the run %s, which grew longest ago, makes room: %.1f MB", name, freed / 1e6)
+        _log.warning(
+            "the run %s, which has been unchanged for the longest time, is removed: %.1f MB", name, freed / 1e6
+        )
         self.nbytes -= freed
         self._runs.pop(name, None)
         self._heard_s.pop(name, None)

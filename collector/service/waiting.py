@@ -35,7 +35,7 @@ class Waiting:
             was_waiting = self._reasons.pop(run, None) is not None
             is_over = not self._recent()
         if was_waiting and is_over:
-            _log.warning("%s: what it sends is kept again", run)
+            _log.warning("%s: its data is stored again", run)
 
     def reasons(self) -> dict[str, str]:
         """Why each run waits that does."""

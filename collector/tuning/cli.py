@@ -139,7 +139,7 @@ def wishes_of(arguments: argparse.Namespace) -> Wishes:
     if arguments.np is not None and arguments.np < 1:
         raise UsageError(f"-np {arguments.np}: at least one rank is needed")
     if arguments.np is not None and Path(words[0]).name in {"tl-run", "horovodrun", "torchrun", "mpirun"}:
-        raise UsageError(f"{words[0]} starts ranks itself: leave -np out, or name the script alone")
+        raise UsageError(f"{words[0]} starts ranks itself: omit -np, or name the script alone")
     if not 0 < arguments.minutes < float("inf"):
         raise UsageError("--minutes is a time, more than 0")
     if arguments.steps < _MIN_STEPS:
@@ -147,7 +147,7 @@ def wishes_of(arguments: argparse.Namespace) -> Wishes:
     only, skip = names_of(arguments.only, "--only"), names_of(arguments.skip, "--skip") or set()
     names = [name for name in SETTINGS if (only is None or name in only) and name not in skip]
     if not names:
-        raise UsageError("--only and --skip leave nothing to try")
+        raise UsageError("--only and --skip exclude all settings")
     if arguments.folder is not None and arguments.folder.exists() and any(arguments.folder.iterdir()):
         raise UsageError(f"--folder {arguments.folder} is not empty: choose a new one")
     return Wishes(

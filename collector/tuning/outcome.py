@@ -101,7 +101,7 @@ class Tried:
         if gain < -WORTH_RATIO and (max(self.gains) < 0 if bounds is None else bounds[1] < 0):
             return Kept.NO, "slower"
         if bounds is None and not is_hopeless(self.gains):
-            return Kept.OPEN, f"{len(self.gains)} pairs are too few to tell"
+            return Kept.OPEN, f"{len(self.gains)} pairs are too few to decide"
         return Kept.NO, f"gains no more than {WORTH_RATIO:.0%}" if gain <= WORTH_RATIO else "may be chance"
 
     def _change(self) -> str:

@@ -177,9 +177,7 @@ class Session:
                 self._losses.append(result.losses)
                 self.found.baseline_ns.append(result.step_ns)
                 return result
-        self.found.notes.append(
-            f"a job without any change failed, so that there is nothing to compare with: {result.why}"
-        )
+        self.found.notes.append(f"a job without any change failed, so there is nothing to compare with: {result.why}")
         return None
 
     # The parts.
@@ -295,7 +293,7 @@ class Session:
                 one.failed = result.why
                 continue
             if not reached(one.candidate, result.trials[0].seen):
-                one.failed = "not applied: the script makes it before hvd.init() or tlkit.instrument()"
+                one.failed = "not applied: the script creates it before hvd.init() or tlkit.instrument()"
             one.gains.append(gain_of_pair(before.step_ns, result.step_ns))
             one.losses = compare(self._losses, result.losses)
         return True

@@ -86,7 +86,7 @@ def _overview(view: View) -> Any:
         rows.append(("copies into and out of fusion buffers, each", milliseconds(found.copy_ns)))
     said = None
     if step and found.hidden_ns is None:
-        said = html.P("How much of it computation hides cannot be known from this trace.", className="soft")
+        said = html.P("How much of it computation hides is not visible in this trace.", className="soft")
     return card("How communication does", table(("", ""), rows), said)
 
 

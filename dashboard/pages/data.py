@@ -32,8 +32,8 @@ def layout(view: View) -> Any:
         _waits(view, loading),
         chart(
             figures_data.stages(view.analysis, loading, view.theme),
-            "What a batch goes through",
-            "In a worker, or in the training itself; a batch that lies ready for long is made faster than it is used.",
+            "Stages of a batch",
+            "In a worker, or in the training process. Batches that wait long for their use are loaded faster than needed.",
         ),
         rank_choices(view, "data", view.query.get("rank", "")),
         chart(
@@ -42,7 +42,7 @@ def layout(view: View) -> Any:
         ),
         chart(
             figures_data.queue(view.analysis, view.theme),
-            "Batches that lie ready when the training asks for one",
+            "Batches that are ready when the training requests one",
             "Zero: the training waits. The ranks with the emptiest queues are shown.",
         ),
         _workers(loading),
@@ -76,8 +76,8 @@ def _workers(loading: pd.DataFrame) -> Any:
                 "slower than the others" if number in marked else "",
             )
         )
-    columns = ("who makes batches", "batches", "a batch (median)", "of it dataset", "of it collate", "")
-    return card("Who makes the batches, slowest first", table(columns, rows, marked))
+    columns = ("loader", "batches", "a batch (median)", "of it dataset", "of it collate", "")
+    return card("Loaders of batches, slowest first", table(columns, rows, marked))
 
 
 def _waits(view: View, loading: pd.DataFrame) -> Any:

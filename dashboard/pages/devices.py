@@ -42,7 +42,7 @@ def layout(view: View) -> Any:
         chart(
             figures_device.busy(device, view.theme) if device is not None else None,
             f"Busy and idle: every device in {of_what}",
-            "Grey is idle, by what the host does meanwhile.",
+            "Grey is idle time, by the host's activity meanwhile.",
         ),
         html.Div([card(text(item.title), table(item.header, item.rows)) for item in device_tables(device)])
         if device is not None
@@ -63,7 +63,7 @@ def layout(view: View) -> Any:
         if moving
         else None,
         card(
-            "Counters that stand still, or have too few samples",
+            "Counters that are constant, or have too few samples",
             table(("counter", "value"), [(i.name, i.words) for i in still]),
         )
         if still

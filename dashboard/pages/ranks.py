@@ -26,7 +26,7 @@ def layout(view: View) -> Any:
     if view.summary.slow_rank is None:
         return empty(
             "Ranks",
-            "Ranks cannot be compared here: there are no steps, only one rank, or the trace does not say what ranks compute.",
+            "Ranks cannot be compared here: there are no steps, only one rank, or the trace does not show what ranks compute.",
         )
     there = [part for part in PARTS if facts.part(part).any()]
     what = view.query.get("what", DEFAULT)
@@ -110,7 +110,9 @@ def _waits(view: View) -> Any:
     if not view.analysis.facts.has_one_clock:
         return card(
             "Who waits for whom",
-            html.P("The clocks of these ranks are not aligned: who came first to a collective cannot be known."),
+            html.P(
+                "The clocks of these ranks are not aligned: the order in which ranks reach a collective is unknown."
+            ),
         )
     if not summary.waits:
         return None

@@ -54,8 +54,8 @@ def _tools() -> list[Any]:
         _button("path", "critical path", "draw the critical path (C)"),
         _button("table", "spans", "a table of spans, longest first (T)"),
         _button("link", "copy link", "copy a link to this view (L)"),
-        _button("perfetto", "open in Perfetto", "hand what is on the screen to ui.perfetto.dev; nothing is uploaded"),
-        _button("download", "download", "what is on the screen, as a Chrome trace"),
+        _button("perfetto", "open in Perfetto", "open the visible part in ui.perfetto.dev; nothing is uploaded"),
+        _button("download", "download", "the visible part, as a Chrome trace"),
         _button("show-help", "?", "keys (?)"),
     ]
 
@@ -70,7 +70,7 @@ def _rows_tools() -> list[Any]:
         ),
         _choice(
             "beside",
-            "what is drawn below for comparison",
+            "what to draw below for comparison",
             {"": "nothing beside", "step": "a usual step beside", "run": "the other run beside"},
         ),
         _button("collapse", "collapse all", "collapse or open all ranks"),

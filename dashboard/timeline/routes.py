@@ -169,7 +169,7 @@ def _view(source: Source, run: Run) -> Response:
 def _span_number(run: Run) -> int:
     number = _integer("number")
     if not 0 <= number < len(run.trace.spans):
-        abort(404, description="there is no such span")
+        abort(404, description="span not found")
     return number
 
 
@@ -270,7 +270,7 @@ def _counter(run: Run) -> dict[str, Any]:
             str(number): tracks.counter(run, number, low, high, columns) for number in _numbers("numbers", MAX_ROWS)
         }
     except IndexError:
-        abort(404, description="there is no such counter")
+        abort(404, description="counter not found")
 
 
 def _slice(run: Run) -> Response:
@@ -279,7 +279,7 @@ def _slice(run: Run) -> Response:
     first, last = run.rows.all_within(np.arange(len(run.rows)), low, high)
     inside = int((last - first).sum())
     if inside > MAX_SLICE:
-        abort(400, description=f"{inside:,} spans are too many to hand over: zoom in")
+        abort(400, description=f"{inside:,} spans are too many to export: zoom in")
     try:
         part = select(run.trace, time_ns=(low, high))
         with tempfile.TemporaryDirectory() as folder:

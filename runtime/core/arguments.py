@@ -41,7 +41,7 @@ def resolve_op(
         return ReduceOp.AVERAGE
     resolved = _REDUCE_OPS.get(op)
     if resolved is None:
-        raise ValueError(f"op={op} is no reduction: choose hvd.Average, Sum, Min, Max, Product or Adasum")
+        raise ValueError(f"op={op} is not a reduction: choose hvd.Average, Sum, Min, Max, Product or Adasum")
     if resolved is ReduceOp.ADASUM:
         _check_adasum(process_set)
     return resolved

@@ -36,7 +36,7 @@ def _flag(environment: Mapping[str, str], name: str) -> bool:
         try:
             return float(text) > 0
         except ValueError:
-            _log.warning("%s=%s is neither on nor off: taken as off", name, text)
+            _log.warning("%s=%s is neither on nor off: treated as off", name, text)
     return False
 
 
@@ -59,7 +59,7 @@ def _choice(environment: Mapping[str, str], name: str, choices: Sequence[str]) -
     """One of `choices`; the first is the default."""
     text = environment.get(name, "").strip().lower() or choices[0]
     if text not in choices:
-        _log.warning("%s=%s is none of %s: using %s", name, text, ", ".join(choices), choices[0])
+        _log.warning("%s=%s is not one of %s: using %s", name, text, ", ".join(choices), choices[0])
         return choices[0]
     return text
 
@@ -69,7 +69,7 @@ def _cores(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
-        _log.warning("%s=%s is no list of core numbers: threads are not pinned", name, text)
+        _log.warning("%s=%s is not a list of core numbers: threads are not pinned", name, text)
         return ()
 
 

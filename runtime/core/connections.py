@@ -36,7 +36,7 @@ def private_folder() -> Path:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise RuntimeFailure(
-            f"{folder} belongs to somebody else, or others may enter it: remove it, or set TMPDIR to a folder of your own"
+            f"{folder} belongs to another user, or others have access to it: remove it, or set TMPDIR to a folder of your own"
         )
     return folder
 

@@ -183,10 +183,10 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                 result = func(state, *args, **kwargs)
                 _end_together(state)
             except HorovodInternalError as error:
-                _log.warning("a rank was lost, back to the last commit: %s", error)
+                _log.warning("a rank was lost, returning to the last commit: %s", error)
                 state.restore()
             except HostsUpdatedInterrupt:
-                _log.info("hosts were added or removed, the ranks meet anew")
+                _log.info("hosts were added or removed, the ranks connect again")
             else:
                 return result
             _meet_again(reset)
@@ -217,6 +217,6 @@ def _meet_again(reset: Callable[[], None]) -> None:
         except (HorovodInternalError, ValueError) as error:
             if attempt == tries or not elastic_client.is_elastic():
                 raise
-            _log.warning("the ranks could not meet, once more: %s", error)
+            _log.warning("the ranks could not connect, trying again: %s", error)
         else:
             return

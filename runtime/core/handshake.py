@@ -158,7 +158,9 @@ def introduce(connection: socket.socket, proof: Proof, purpose: Purpose, caller:
     deadline = time.monotonic() + timeout_s
     greeted = _receive(connection, _GREETING.size, deadline)
     if not _is_greeting(greeted):
-        raise NotOfThisJob("what listens there is no rank of tlkit, or of a version that is too old or too new")
+        raise NotOfThisJob(
+            "the process that listens there is not a rank of tlkit, or its version is too old or too new"
+        )
     said = greeting() + _CLAIM.pack(purpose, caller.rank, caller.process)
     answer = said + proof.mac(b"caller", greeted + said)
     connection.sendall(answer)
@@ -167,7 +169,7 @@ def introduce(connection: socket.socket, proof: Proof, purpose: Purpose, caller:
     except (ConnectionError, TimeoutError) as error:
         raise NotOfThisJob("it refuses this process") from error
     if not hmac.compare_digest(verdict[1:], proof.mac(b"listener", greeted + answer + verdict[:1])):
-        raise NotOfThisJob("what listens there does not belong to this job")
+        raise NotOfThisJob("the process that listens there does not belong to this job")
     if verdict[0] != _Verdict.WELCOME:
         raise RuntimeFailure(versions_differ("the listener", _version_in(greeted)))
 
@@ -175,7 +177,7 @@ def introduce(connection: socket.socket, proof: Proof, purpose: Purpose, caller:
 def versions_differ(who: str, version: str) -> str:
     """The sentence for two processes that do not speak the same protocol."""
     if version == __version__:
-        return f"{who} runs another state of tlkit {version} than this process: install the same on all hosts"
+        return f"{who} runs another build of tlkit {version} than this process: install the same on all hosts"
     return f"{who} runs tlkit {version} and this process {__version__}: install the same version on all hosts"
 
 

@@ -46,7 +46,7 @@ def set_up(rank: int, environment: Mapping[str, str]) -> None:
     wish = environment.get("HOROVOD_LOG_LEVEL", "warning").strip().lower()
     log.setLevel(_LEVELS.get(wish, logging.WARNING))
     if wish not in _LEVELS:
-        log.warning("HOROVOD_LOG_LEVEL=%s is none of %s: taken as warning", wish, ", ".join(_LEVELS))
+        log.warning("HOROVOD_LOG_LEVEL=%s is not one of %s: using warning", wish, ", ".join(_LEVELS))
     if log.handlers or logging.getLogger().handlers:
         return
     handler = logging.StreamHandler(sys.stderr)

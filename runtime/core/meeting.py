@@ -97,7 +97,7 @@ def _meet_as_coordinator(place: MeetingPlace | None, launched: Launched, timeout
         try:
             channel.send(welcome)
         except OSError as error:
-            raise RuntimeFailure(f"rank {rank} has gone while the ranks met: look at its output") from error
+            raise RuntimeFailure(f"rank {rank} exited while the ranks connected: see its output") from error
     if welcome.error:
         arrivals.close()
         raise RuntimeFailure(welcome.error)
@@ -153,7 +153,10 @@ class _Arrivals:
         elif not 0 < rank < self._size:
             _refuse(connection, f"there is no rank {rank} among {self._size}")
         elif rank in self._sockets and not _has_closed(self._sockets[rank]):
-            _refuse(connection, f"another process is rank {rank} already: see what the launcher tells the ranks")
+            _refuse(
+                connection,
+                f"another process is rank {rank} already: check the variables that the launcher sets for the ranks",
+            )
         else:
             self._sockets[rank], self._processes[rank] = connection, guest.claim.process
             self.channels[rank] = Channel(connection)
@@ -171,11 +174,11 @@ class _Arrivals:
             except (OSError, ValueError) as error:
                 self.close()
                 raise RuntimeFailure(
-                    f"rank {rank} has gone while the ranks met ({error}): look at its output"
+                    f"rank {rank} exited while the ranks connected ({error}): look at its output"
                 ) from error
             if not isinstance(hello, Hello) or hello.rank != rank:
                 self.close()
-                raise RuntimeFailure(f"rank {rank} says something else than who it is: {hello}")
+                raise RuntimeFailure(f"rank {rank} sent an unexpected message instead of its identity: {hello}")
             found.append(hello)
         return found
 
@@ -243,6 +246,6 @@ def check_ranks(ranks: Sequence[int], size: int) -> str:
     if not ranks:
         return "empty"
     if len(set(ranks)) < len(ranks):
-        return f"wrong: {list(ranks)} names a rank twice"
+        return f"wrong: {list(ranks)} contains a rank twice"
     wrong = [rank for rank in ranks if not 0 <= rank < size]
     return f"wrong: there is no rank {wrong[0]} among {size}" if wrong else ""

@@ -139,10 +139,10 @@ class Announced:
 
 def _read_announced(text: bytes) -> tuple[str, int]:
     if len(text) > _MAX_ANNOUNCED_NBYTES:
-        raise NotOfThisJob("the store of the job holds something else than rank 0's address")
+        raise NotOfThisJob("the store of the job contains something other than rank 0's address")
     address, _, port = text.decode("ascii", "replace").partition("\n")
     if not port.isdigit():
-        raise NotOfThisJob("the store of the job holds something else than rank 0's address")
+        raise NotOfThisJob("the store of the job contains something other than rank 0's address")
     return address, int(port)
 
 
@@ -161,7 +161,7 @@ def enter(place: MeetingPlace, purpose: Purpose, caller: Caller, timeout_s: floa
             refused += 1
             if refused >= _REFUSALS or time.monotonic() > deadline:
                 raise RuntimeFailure(
-                    f"rank {caller.rank} and rank 0 do not know each other ({error}): {SECRET_VARIABLE} has to be the same on "
+                    f"rank {caller.rank} and rank 0 have different secrets ({error}): {SECRET_VARIABLE} has to be the same on "
                     "all ranks of a job, and only there"
                 ) from error
             time.sleep(_REFUSAL_PAUSE_S)
@@ -210,7 +210,7 @@ def find_place(
         raise RuntimeFailure(_nowhere(launched))
     if not secret:
         raise RuntimeFailure(
-            f"{launched.launcher} gives the ranks of several hosts no secret by which they know each other: set "
+            f"{launched.launcher} does not give the ranks on several hosts a shared secret: set "
             f"{SECRET_VARIABLE} to the same random text on all of them (openssl rand -hex 32), or start them with tl-run"
         )
     if launched.launcher == "tl-run":
@@ -234,7 +234,7 @@ def _is_one_host(launched: Launched) -> bool:
 
 def _nowhere(launched: Launched) -> str:
     return (
-        f"{launched.launcher} does not say where rank 0 is: set MASTER_ADDR to its host and MASTER_PORT to a free "
+        f"{launched.launcher} does not specify rank 0's address: set MASTER_ADDR to its host and MASTER_PORT to a free "
         "port on all ranks (mpirun -x MASTER_ADDR=… -x MASTER_PORT=29500)"
     )
 

@@ -29,6 +29,7 @@ class Seal:
         mark, payload = view[:SEAL_NBYTES], view[SEAL_NBYTES:]
         if not hmac.compare_digest(mark, hmac.digest(self._key, payload, "sha256")):
             raise HorovodInternalError(
-                "an object from another rank does not carry the seal of this job: it was damaged on its way, or is a stranger's"
+                "an object from another rank does not carry the seal of this job: it was damaged in transit, or comes from "
+                "outside the job"
             )
         return payload

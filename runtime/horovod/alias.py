@@ -61,7 +61,7 @@ _BINDINGS: Final = (
 _PACKAGES: Final = (*_BINDINGS, "horovod.torch.elastic", "horovod.runner")
 _OTHER_BINDINGS: Final = {"spark", "ray", "data"}
 _NO_MXNET: Final = (
-    "there is no horovod.mxnet in tlkit: MXNet has ended, and its last releases (1.9.1, 2.0.0b1) cannot be imported with "
+    "there is no horovod.mxnet in tlkit: MXNet is retired, and its last releases (1.9.1, 2.0.0b1) cannot be imported with "
     "NumPy 2; move the model to PyTorch, TensorFlow or JAX"
 )
 _MARK: Final = "__tlkit_alias__"

@@ -15,7 +15,7 @@ def in_thread(
 ) -> threading.Thread:
     """Call `target` in a thread of its own, which has been started."""
     if not isinstance(args, tuple):
-        raise ValueError(f"args={args!r} is no tuple: write (arg,) for a single argument")
+        raise ValueError(f"args={args!r} is not a tuple: write (arg,) for a single argument")
 
     def run() -> None:
         try:

@@ -101,7 +101,7 @@ class CudaEvents:
         while not event.query():
             looks += 1
             if recorder.now_ns() - before_ns > patience_s * 1e9:
-                raise RuntimeError(f"the device has not come by within {patience_s:g} s")
+                raise RuntimeError(f"the device did not reach the event within {patience_s:g} s")
             time.sleep(0 if looks < _QUICK_LOOKS else _BETWEEN_LOOKS_S)
         after_ns = recorder.now_ns()
         return Anchor(event, (before_ns + after_ns) // 2, (after_ns - before_ns + 1) // 2)
@@ -183,7 +183,7 @@ class DeviceTime:
             self._drop()
         if self.dropped:
             _log.warning(
-                "%d spans of the device are missing in the timeline: CUDA did not tell their times", self.dropped
+                "%d spans of the device are missing from the timeline: CUDA did not return their times", self.dropped
             )
 
     def _take(self, anchor: Anchor) -> None:

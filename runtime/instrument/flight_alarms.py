@@ -121,7 +121,7 @@ class StoreAlarms:
                     self._waiting.popleft()
             except RuntimeError as error:
                 # The process that keeps the store may end before this one, as ranks do at the end.
-                _log.debug("alarms of other ranks cannot be heard any more: %s", error)
+                _log.debug("alarms of other ranks can no longer be received: %s", error)
                 if self._store is not None:
                     self._store = None
                     self._wake.set()

@@ -24,4 +24,4 @@ class Patches:
             if getattr(owner, name) is replacement:
                 setattr(owner, name, original)
             else:
-                _log.debug("%s.%s was replaced by somebody else and stays", owner, name)
+                _log.debug("%s.%s was replaced by other code and is left in place", owner, name)

@@ -46,7 +46,7 @@ def trace_handler(path: str | os.PathLike[str] | None = None) -> Callable[[Any],
         elif writer is not None:
             base = _first_shard(writer.path, rank)
         else:
-            _log.error("tlkit.trace_handler() has no place to write to: give it a path, or record a timeline meanwhile")
+            _log.error("tlkit.trace_handler() has no path to write to: pass one, or record a timeline at the same time")
             return
         number = "" if cycles == 1 else str(cycles)
         target = base.with_name(f"{base.stem}.profile{number}.rank{rank}.json")
@@ -55,7 +55,7 @@ def trace_handler(path: str | os.PathLike[str] | None = None) -> Callable[[Any],
         except Exception as error:  # whatever torch raises, as a RuntimeError for a folder that is missing
             reason = getattr(error, "strerror", None) or str(error).partition("\n")[0][:200]
             _log.error(
-                "the profile %s cannot be written (%s): name a folder that exists and is writable", target, reason
+                "the profile %s cannot be written (%s): choose a folder that exists and is writable", target, reason
             )
         else:
             _log.info("the profile of rank %d is in %s", rank, target)

@@ -68,7 +68,7 @@ class Sampler:
                     for name, value in source(elapsed_s):
                         recorder.counter(name, value, now_ns)
                 except Exception:  # whatever a library does, the training goes on
-                    _log.debug("a source of counters fails and is left out", exc_info=True)
+                    _log.debug("a source of counters fails and is disabled", exc_info=True)
                     sources.remove(source)
 
     def _sources(self) -> list[Source | None]:

@@ -184,7 +184,7 @@ def instrument(timeline: str | os.PathLike[str] | None = None) -> Recording:
         return Recording(rank, size, None, None)  # the runtime records by itself
     if size > 1 and not met:
         raise UsageError(
-            f"this is one of {size} ranks, and they have not met: call tlkit.instrument() after "
+            f"this is one of {size} ranks, and they are not connected yet: call tlkit.instrument() after "
             "torch.distributed.init_process_group() or tf.distribute.MultiWorkerMirroredStrategy(), or hvd.init() if the script "
             "uses Horovod's API"
         )
@@ -321,7 +321,8 @@ def _agree(rank: int, size: int, number: int) -> tuple[RunIdentity, ClockOffset]
         return RunIdentity(welcome.run_id, welcome.origin_ns, welcome.origin_unix_ns), clock
     except RuntimeError as error:  # torch's DistStoreError is one
         raise RuntimeFailure(
-            f"the ranks did not meet to record ({str(error).splitlines()[0]}): tlkit.instrument() has to be called on every rank"
+            f"the ranks could not connect to record ({str(error).splitlines()[0]}): tlkit.instrument() has to be called on "
+            "every rank"
         ) from error
 
 

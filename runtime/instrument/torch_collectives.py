@@ -90,7 +90,7 @@ def install() -> None:
         for found in gc.get_objects()
     ):
         _log.warning(
-            "a DistributedDataParallel model was made before tlkit.instrument(): what it reduces is not recorded; call "
+            "a DistributedDataParallel model was created before tlkit.instrument(): its reductions are not recorded; call "
             "tlkit.instrument() right after init_process_group()"
         )
 
@@ -273,7 +273,7 @@ def _recorded_reducer(original: Any) -> Any:
             group = _RecordedGroup(group)
             _kept.append(group)
         except Exception as error:  # a torch or a backend that puts groups together otherwise
-            _log.warning("what DistributedDataParallel reduces cannot be recorded: %s", str(error)[:200])
+            _log.warning("reductions of DistributedDataParallel cannot be recorded: %s", str(error)[:200])
         reducer = original(parameters, bucket_indices, first, group, *args, **kwargs)
         _reducers.add(reducer)
         return reducer

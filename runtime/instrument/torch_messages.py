@@ -40,7 +40,7 @@ def install() -> None:
         return
     inside = dist.distributed_c10d
     if not all(hasattr(inside, name) for name in (*_FUNCTIONS, "P2POp", "_check_op", "batch_isend_irecv")):
-        raise AttributeError("torch.distributed has other functions for messages than are known here")
+        raise AttributeError("torch.distributed has functions for messages that this version of tlkit does not know")
     for name, (direction, waits) in _FUNCTIONS.items():
         original = getattr(inside, name)
         _wrappers[original] = _recorded(original, direction, waits=waits)

@@ -123,7 +123,7 @@ class RayExecutor:
     ) -> list[Any]:
         """Call `fn` on all ranks; returns Ray's references to the results, in rank order."""
         if not self._ranks:
-            raise UsageError("the workers do not run: call start() first")
+            raise UsageError("the workers are not running: call start() first")
         return [each.call.remote(fn, args or (), kwargs or {}) for each in self._ranks]
 
     def run(
@@ -135,7 +135,7 @@ class RayExecutor:
     def execute_single(self, fn: Callable[[], Any]) -> Any:
         """Call `fn` on rank 0 alone."""
         if not self._ranks:
-            raise UsageError("the workers do not run: call start() first")
+            raise UsageError("the workers are not running: call start() first")
         return ray.get(self._ranks[0].call.remote(fn, (), {}))
 
     def shutdown(self) -> None:

@@ -13,6 +13,6 @@ def check() -> None:
         raise ImportError("tlkit.runtime.jax needs JAX, which is not installed: pip install 'tlkit[jax]'")
     if find_spec("torch") is None:
         raise ImportError(
-            "tlkit.runtime.jax needs PyTorch as well, whose transports move the bytes between the ranks: pip install torch "
+            "tlkit.runtime.jax needs PyTorch as well, whose transports send the bytes between the ranks: pip install torch "
             "--index-url https://download.pytorch.org/whl/cpu (190 MB to load; no CUDA is needed)"
         )

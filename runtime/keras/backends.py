@@ -97,7 +97,7 @@ def _dtype_on_the_wire(compression: Any) -> torch.dtype | None:
     if name == "NoneCompressor":
         return None
     if name not in _ON_THE_WIRE:
-        raise ValueError(f"compression={name} is for Keras on TensorFlow; here are hvd.Compression.none, fp16 and bf16")
+        raise ValueError(f"compression={name} is for Keras on TensorFlow; hvd.Compression has none, fp16 and bf16")
     return _ON_THE_WIRE[name]
 
 

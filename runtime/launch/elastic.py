@@ -140,7 +140,7 @@ class ElasticJob:
         if time.monotonic() - self._short_since_s > self._timeout_s:
             raise UsageError(
                 f"there were not {self._least} workers within {self._timeout_s:g} s ({sum(roster.slots.values())} slots "
-                "found): see what the discovery script prints, or lower --min-np"
+                "found): check the output of the discovery script, or lower --min-np"
             )
         return None
 
@@ -295,6 +295,6 @@ def run_elastic(
 ) -> int:
     """Run an elastic job; returns its exit status."""
     if arguments.mpi:
-        raise UsageError("elastic training works with Gloo: leave --mpi out")
+        raise UsageError("elastic training works with Gloo: omit --mpi")
     static = hosts or [("localhost", arguments.max_np or arguments.np)]
     return ElasticJob(command, inherited, settings, arguments, static).run()

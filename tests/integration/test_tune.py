@@ -164,7 +164,7 @@ def test_a_short_tuning_ends_in_a_table_and_json(tmp_path: Path) -> None:
     ended = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=550, check=False)
 
     assert ended.returncode == 0, ended.stderr
-    assert "pairs are too few to tell" in ended.stdout, ended.stdout
+    assert "pairs are too few to decide" in ended.stdout, ended.stdout
     assert "workers" in ended.stdout
     assert ended.stderr == ""
     written = json.loads(report.read_text())

@@ -102,7 +102,7 @@ def _write(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output
     form = arguments.to or export.format_of(output)
     if output.exists() and not arguments.force:
-        raise UsageError(f"{output} is there already: choose another name, or --force")
+        raise UsageError(f"{output} already exists: choose another name, or add --force")
     choose = _selection(arguments) if arguments.command == "slice" else None
     trace = _open(arguments)
     if output.resolve() in {Path(name).resolve() for name in trace.meta.files}:
@@ -126,7 +126,7 @@ def _selection(arguments: argparse.Namespace) -> Callable[[Trace], Trace]:
     ranks = parse_ranks(arguments.ranks)
     categories = arguments.categories.split(",") if arguments.categories else None
     if time_ns is None and steps is None and ranks is None and categories is None:
-        raise UsageError("slice wants to know what to keep: --time, --steps, --ranks or --categories")
+        raise UsageError("slice needs to know what to keep: --time, --steps, --ranks or --categories")
     return lambda trace: select(trace, time_ns=time_ns, steps=steps, ranks=ranks, categories=categories)
 
 

@@ -51,7 +51,7 @@ def format_of(path: Path) -> str:
     if name.endswith(".parquet") or not Path(name).suffix:
         return "parquet"
     raise TraceError(
-        f"{path}: its ending does not tell the format; use .json, .json.gz, .pftrace, .parquet or .nvtxt, or --to"
+        f"{path}: its suffix does not determine the format; use .json, .json.gz, .pftrace, .parquet or .nvtxt, or --to"
     )
 
 
@@ -261,9 +261,7 @@ def _write_horovod(trace: Trace, file: TextIO) -> None:
     rank = trace.meta.ranks[0]
     tensors = trace.tensors[trace.tensors["rank"] == rank]
     if not len(tensors):
-        raise TraceError(
-            "this trace does not say which tensors were exchanged, so there is nothing for a Horovod timeline"
-        )
+        raise TraceError("this trace does not contain which tensors were exchanged, which a Horovod timeline needs")
     form = HorovodFormat(
         ShardHeader(
             run_id="",

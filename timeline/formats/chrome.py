@@ -90,7 +90,9 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             dropped=dict(sum((source.dropped for source in sources), Counter())),
             clock=Clock(method="single" if len(sources) == 1 else "none", uncertainty_ns=0),
             known_categories=frozenset(),
-            notes=("no reader knows who wrote this: spans are shown as they are, and nothing is diagnosed",),
+            notes=(
+                "the program that wrote this file is unknown: spans are shown as they are, and nothing is diagnosed",
+            ),
         ),
         spans=assemble(SPAN_COLUMNS, parts),
         collectives=TableBuilder(COLLECTIVE_COLUMNS).finish(),

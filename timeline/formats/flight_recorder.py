@@ -91,7 +91,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     size = max(*(rank + 1 for ranks in members.values() for rank in ranks), len(dumps), dumps[-1].rank + 1)
     here = tuple(dump.rank for dump in dumps)
     if size > len(dumps):
-        notes.append(f"{size - len(dumps)} of {size} ranks have no dump here, so that nobody knows what they asked for")
+        notes.append(f"{size - len(dumps)} of {size} ranks have no dump here, so what they requested is unknown")
     notes += _disagreements(operations)
     notes += _messages(dumps)
     spans, collectives, arrivals = _tables(dumps, operations, first_ns)
@@ -136,9 +136,9 @@ def _one_each(sources: Sequence[Source], progress: Progress) -> tuple[list[Dump]
         if by_rank[dump.rank] is not dump:
             left_out.append(dump.source.path.name)
         progress(position + 1, len(sources))
-    notes = ["a dump of the Flight Recorder knows collectives only: there are no steps, and nothing of computation"]
+    notes = ["a dump of the Flight Recorder contains only collectives: no steps and no computation"]
     if left_out:
-        notes.append(f"left out, since another file has the same rank: {', '.join(left_out[:8])}")
+        notes.append(f"ignored, because another file has the same rank: {', '.join(left_out[:8])}")
     if guessed and len(sources) > 1:
         notes.append(f"ranks are the order of the files, as their names have none: {', '.join(guessed[:8])}")
     return [by_rank[rank] for rank in sorted(by_rank)], notes
@@ -242,7 +242,7 @@ def _disagreements(operations: Mapping[tuple[str, int], _Operation]) -> list[str
             asked.setdefault(f"{entry.kind}{size}{where}", []).append(rank)
         parts = [f"{what} by rank {', '.join(map(str, ranks[:8]))}" for what, ranks in asked.items()]
         notes.append(
-            f"different collectives were asked for as #{operation.seq} of group {operation.group}, and none of them can end: "
+            f"different collectives were requested as #{operation.seq} of group {operation.group}, and none of them can end: "
             + "; ".join(parts)
         )
     return notes[:_MAX_NOTES]

@@ -363,7 +363,7 @@ def _notes(reader: _Reader) -> list[str]:
     negotiated, with_ticks = reader.operations.tensors, reader.operations.tensors_with_ticks
     if negotiated and with_ticks < negotiated / 2:
         notes.append(
-            f"rank ticks on {with_ticks} of {negotiated} operations only, so that a late rank has no name; "
+            f"rank ticks on {with_ticks} of {negotiated} operations only, so a late rank cannot be identified; "
             "HOROVOD_CACHE_CAPACITY=0 makes Horovod record them all"
         )
     return notes

@@ -262,8 +262,8 @@ def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int) ->
         notes.append(f"{size - len(ranks)} of {size} ranks have no file here")
     if size > 1 and not len(collectives):
         notes.append(
-            "no communication was found though the job has several ranks: its kernels may have names that are not known "
-            "(they are known by `nccl` or `rccl` in the name)"
+            "no communication was found though the job has several ranks: its kernels may have unknown names "
+            "(they are recognised by `nccl` or `rccl` in the name)"
         )
     kept = min(map(_kept_ratio, ranks))
     if kept < FILTERED_RATIO:

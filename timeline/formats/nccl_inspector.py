@@ -226,7 +226,7 @@ def _set_ranks(rows: Sequence[_Row], sizes: dict[str, int]) -> list[str]:
             row.rank = min(of_process)
     if any(len(of_process) > 1 for of_process in ranks.values()):
         return [
-            "processes with several devices: what is not in the largest communicator is shown at the first one's rank"
+            "processes with several devices: collectives outside the largest communicator are shown at the first one's rank"
         ]
     return []
 

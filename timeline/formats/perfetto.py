@@ -87,7 +87,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             clock=Clock(method="single" if len(sources) == 1 else "none", uncertainty_ns=0),
             known_categories=frozenset(),
             notes=(
-                "a trace of Perfetto says what ran when, and not what it is for: it is shown, and nothing is diagnosed",
+                "a Perfetto trace contains what ran when, but not its purpose: it is shown, and nothing is diagnosed",
             ),
         ),
         spans=table,

@@ -91,7 +91,7 @@ class _Reader:
                     raise NotPlainError("the pickle is damaged: a key is neither text nor number")
                 target[key] = value
         else:
-            raise NotPlainError("the pickle is damaged: there is nothing to put values into")
+            raise NotPlainError("the pickle is damaged: values have no container")
 
     def _since_mark(self) -> list[Any]:
         taken: list[Any] = []

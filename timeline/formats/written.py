@@ -40,7 +40,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     restored = unpack(FileArgs.of_events([(source, events, packed)])[:], source)
     if restored is None:
         trace = chrome.read([Source(source.path)], progress)
-        note = "the end of this file is missing, and with it what it says about its events"
+        note = "the end of this file is missing, which describes its events"
         return replace(trace, meta=replace(trace.meta, notes=(note, *trace.meta.notes)))
     rows = np.flatnonzero(events.phase == ord("X"))
     if len(rows) != len(restored.spans):

@@ -229,5 +229,5 @@ def _notes(ranks: Sequence[RankPlanes]) -> list[str]:
         for item in ranks
     ]
     if any(count > 1 for count in several):
-        notes.append("several devices of one process are shown as one: it is idle where all of them are")
+        notes.append("several devices of one process are shown as one, which is idle if all of them are")
     return notes

@@ -62,10 +62,8 @@ class TableBuilder:
         """Which number of a row no trace can hold."""
         for (name, dtype), value in zip(self._columns.items(), row, strict=True):
             if dtype.startswith("int") and not abs(value) <= np.iinfo(dtype).max:
-                return TraceError(
-                    f"the trace is damaged: a `{name}` of {value} is beyond all numbers that make sense there"
-                )
-        return TraceError("the trace is damaged: it holds a number beyond all that make sense")
+                return TraceError(f"the trace is damaged: a `{name}` of {value} is out of range")
+        return TraceError("the trace is damaged: it contains a number that is out of range")
 
     def finish(self) -> pd.DataFrame:
         """The table, in the order in which the rows came."""
@@ -140,7 +138,7 @@ def _check_range(name: str, values: np.ndarray, dtype: str) -> None:
     low, high = int(values.min()), int(values.max())
     if low < np.iinfo(narrow).min or high > np.iinfo(narrow).max:
         worst = high if high > np.iinfo(narrow).max else low
-        raise TraceError(f"the trace is damaged: a `{name}` of {worst} is beyond all numbers that make sense there")
+        raise TraceError(f"the trace is damaged: a `{name}` of {worst} is out of range")
 
 
 def _unique_text(values: Iterable[str]) -> "pd.Index[str]":

@@ -51,7 +51,7 @@ def select(
             )
         frames["spans"] = frames["spans"][frames["spans"]["category"].isin(list(categories))]
     if not len(frames["spans"]):
-        raise TraceError("nothing of the trace is left: widen what is asked for")
+        raise TraceError("nothing of the trace is selected: select more")
     tables: dict[str, Any] = {name: table.reset_index(drop=True) for name, table in frames.items()}
     left = tuple(rank for rank in trace.meta.ranks if ranks is None or rank in ranks)
     return replace(trace, meta=replace(trace.meta, ranks=left), **tables)

@@ -34,7 +34,7 @@ def _imported(collected: Path) -> Path:
     report = import_collected(collected)
     if report is None:
         raise TraceError(
-            f"{collected}: nsys has left this unimported, and there is no QdstrmImporter here that makes a report of it"
+            f"{collected}: nsys has not imported this file, and QdstrmImporter, which converts it to a report, is not installed"
         )
     return report
 

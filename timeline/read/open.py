@@ -69,11 +69,11 @@ def open_trace(
             known.setdefault(reader.NAME, []).append(source)
     if not known and not refused:
         raise UnknownFormatError(
-            f"{empty[0]} is empty: nothing has been recorded in it; a run that goes on writes to it soon"
+            f"{empty[0]} is empty: nothing has been recorded yet; a running job will write to it soon"
         )
     if not known:
         raise UnknownFormatError(
-            f"{refused[0]}: not a trace that any reader knows; it should be a timeline of this toolkit or of Horovod, "
+            f"{refused[0]}: no reader recognises this file as a trace; it should be a timeline of this toolkit or of Horovod, "
             f"a trace of "
             "the PyTorch profiler or a dump of torch's Flight Recorder, an XPlane of TensorFlow's or JAX's profiler, "
             "an sqlite export "
@@ -137,7 +137,7 @@ def _read_files(reader: Format, sources: Sequence[Source], progress: Progress) -
     except OSError as error:
         raise TraceError(f"{sources[0].path}: cannot read it: {error.strerror or first_line(error)}") from error
     except MemoryError as error:
-        raise TraceError(f"{sources[0].path}: there is not memory enough to read it") from error
+        raise TraceError(f"{sources[0].path}: there is not enough memory to read it") from error
     except Exception as error:  # a reader of another package, or a file damaged in a way that nobody has thought of
         raise ReaderError(
             f"{sources[0].path}: the reader of `{reader.NAME}` failed on it{_place_of(error)} ({first_line(error)}); "
@@ -215,7 +215,7 @@ def _without_traces(folder: Path, files: Sequence[Path]) -> str:
     except OSError:
         folders = []
     among = f"none of its {len(files)} files is one" if files else "it has no files"
-    inner = f"; folders in it are not looked into: {', '.join(folders[:4])}" if folders else ""
+    inner = f"; its subfolders are not searched: {', '.join(folders[:4])}" if folders else ""
     return f"{folder}: no trace in this folder, {among}{inner}"
 
 
@@ -227,7 +227,7 @@ def _find_format(source: Source) -> Format | None:
                 return reader
         except Exception as error:  # of another package: ours look for bytes, which cannot fail
             raise ReaderError(
-                f"{source.path}: the reader of `{reader.NAME}` cannot look at it: {first_line(error)}"
+                f"{source.path}: the reader of `{reader.NAME}` cannot open it: {first_line(error)}"
             ) from error
     return None
 
@@ -264,10 +264,10 @@ def _of_one_run(sources: Sequence[Source]) -> tuple[list[Source], list[str]]:
     notes = []
     others = sorted(source.path.name for source, run, _ in described if run != run_id)
     if others:
-        notes.append(f"left out, since they are of another run: {', '.join(others[:8])}")
+        notes.append(f"ignored, because they belong to another run: {', '.join(others[:8])}")
     doubled = [source.path.name for source, run, shard in described if run == run_id and mine[shard] is not source]
     if doubled:
-        notes.append(f"left out, since another file has the same rank: {', '.join(doubled[:8])}")
+        notes.append(f"ignored, because another file has the same rank: {', '.join(doubled[:8])}")
     return [mine[shard] for shard in sorted(mine)], notes
 
 

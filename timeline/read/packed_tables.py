@@ -95,7 +95,7 @@ def unpack(pieces: Sequence[bytes], source: Source) -> Trace | None:
             tables[name] = assemble(columns, [part])
         meta = meta_from({**described["meta"], "files": [0]}, (source,))
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, OSError, pa.ArrowException) as error:
-        raise TraceError(f"{source.path}: what it says about its events is damaged: {error}") from error
+        raise TraceError(f"{source.path}: the description of its events is damaged: {error}") from error
     spans = tables["spans"]
     spans["args_row"] = np.where(spans["args_row"] >= 0, np.arange(len(spans)), -1)
     trace = Trace(meta=meta, **tables)

@@ -60,7 +60,7 @@ def _on_cluster(
     try:
         import distributed  # noqa: PLC0415  an option
     except ImportError:
-        raise UsageError("--scheduler takes Dask: pip install 'tlkit[dask]', here and on the workers") from None
+        raise UsageError("--scheduler needs Dask: pip install 'tlkit[dask]', here and on the workers") from None
     dask: Any = distributed
     try:
         client = dask.Client(scheduler, timeout="10s", set_as_default=False)

@@ -147,8 +147,8 @@ class Parts:
             self._write("[\n" + "".join(form.head()) + told)
             os.ftruncate(self._descriptor, os.lseek(self._descriptor, 0, os.SEEK_CUR))
             return (
-                f"the timeline {self._first} keeps the newest {self._keep.said} of each rank; what is older is dropped from "
-                "now on, but for how long each step took (HOROVOD_TIMELINE_KEEP=all keeps everything)"
+                f"the timeline {self._first} keeps the newest {self._keep.said} of each rank; older events are dropped from "
+                "now on, except the length of each step (HOROVOD_TIMELINE_KEEP=all keeps everything)"
             )
         part_path(self._first, dropped).unlink(missing_ok=True)
         self._write(told)

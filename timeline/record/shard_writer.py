@@ -267,7 +267,7 @@ class ShardWriter:
             try:
                 callback()
             except Exception:  # somebody else's code must not end the recording
-                _log.exception("a source of timeline events failed and is left out from now on")
+                _log.exception("a source of timeline events failed and is disabled")
                 self.remove_drain(callback)
 
     def _flush(self, *, final: bool) -> None:

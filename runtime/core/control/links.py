@@ -71,7 +71,7 @@ class Links:
             channel.post(payload)
         except OSError as error:
             # Reading will say so too, after what the rank has said before.
-            _log.debug("rank %d does not take messages any more: %s", rank, error)
+            _log.debug("rank %d no longer accepts messages: %s", rank, error)
         if channel.backlog_nbytes and rank not in self._waiting:
             self._waiting.add(rank)
             self._watch(channel, True)  # noqa: FBT003  a callable
@@ -85,7 +85,7 @@ class Links:
         try:
             channel.flush()
         except OSError as error:
-            _log.debug("rank %d does not take messages any more: %s", rank, error)
+            _log.debug("rank %d no longer accepts messages: %s", rank, error)
             channel.drop_backlog()
         if not channel.backlog_nbytes and rank in self._waiting:
             self._waiting.discard(rank)

@@ -193,7 +193,7 @@ class Node:
             case Drained():
                 self.departure.hear_drained(rank)
             case _:
-                self.abort(f"rank {rank} sent a {type(message).__name__}, which nobody asked for")
+                self.abort(f"rank {rank} sent a {type(message).__name__}, which was not requested")
 
     def _obey(self, rank: int, message: Message) -> None:
         """What the others do when rank 0 has said something."""
@@ -215,7 +215,7 @@ class Node:
             case Drained():
                 self.departure.hear_drained(rank)
             case _:
-                self.abort(f"rank {rank} sent a {type(message).__name__}, which nobody asked for")
+                self.abort(f"rank {rank} sent a {type(message).__name__}, which was not requested")
 
     def lose(self, rank: int, why: str) -> None:
         """The connection to `rank` has ended."""
@@ -300,7 +300,7 @@ class Node:
             blame = self.desk.blame()
             reason = f"{reason}; {blame}" if blame else reason
         elif 0 in self.links:
-            answer = f"did not answer: {NO_ANSWER}" if self._leader.is_silent else "did not say why"
+            answer = f"did not answer: {NO_ANSWER}" if self._leader.is_silent else "did not report why"
             reason = f"{reason}; rank 0 on {self._hosts[0]} {answer}"
         self.abort(reason)
 

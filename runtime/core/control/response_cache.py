@@ -116,14 +116,14 @@ class ResponseCache:
             ranges, times_ns, gone = self._take_gone(rank, ranges, times_ns)
         asked = bits.of_ranges(ranges, self._base)
         if asked & ~self._valid:
-            raise ValueError(f"rank {rank} asks for a number that no tensor has")
+            raise ValueError(f"rank {rank} requests an id that no tensor has")
         if times_ns is not None or self._times is not None:
             self._note_times(row, ranges, times_ns)
         slow = asked & self._slow
         renegotiated = [self._asked(rank, offset) for offset in bits.members(slow)]
         asked &= ~slow
         if asked & (self._asked_parity[row] ^ self._done_parity):
-            raise ValueError(f"rank {rank} asks twice for the same tensor")
+            raise ValueError(f"rank {rank} requests the same tensor twice")
         self._asked_parity[row] ^= asked
         self._tally.add(asked)
         complete = self._tally.equal_to(len(self._ranks))
@@ -149,7 +149,7 @@ class ResponseCache:
             if requests is not None:
                 asked.append((rank, requests[rank], 0 if times_ns is None else int(times_ns[position])))
             elif number < self._base:
-                raise ValueError(f"rank {rank} asks for a number that no tensor has")
+                raise ValueError(f"rank {rank} requests an id that no tensor has")
             else:
                 kept.append(position)
         left = to_ranges([ids[position] for position in kept])
@@ -166,7 +166,7 @@ class ResponseCache:
             known = self._known.get(number)
             requests = self._gone.get(number) if known is None else known.requests
             if requests is None:
-                raise ValueError(f"rank {rank} asks for a number that no tensor has")
+                raise ValueError(f"rank {rank} requests an id that no tensor has")
             described.append(requests[rank])
         return described
 

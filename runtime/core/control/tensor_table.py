@@ -204,7 +204,7 @@ class TensorTable:
                 record = by_id[number]
                 entry = record.entry
                 if entry is None:
-                    raise HorovodInternalError(f"the coordinator answered for {record.key[1]}, which was not asked")
+                    raise HorovodInternalError(f"the coordinator answered for {record.key[1]}, which was not requested")
                 record.entry = None
                 entries.append(entry)
             matched.append((response, entries))
@@ -227,7 +227,7 @@ class TensorTable:
                 if response.absent and self._make_absent is not None:
                     entries.append(self._make_absent(response.absent[position]))
                     continue
-                raise HorovodInternalError(f"the coordinator answered for {name}, which was not asked")
+                raise HorovodInternalError(f"the coordinator answered for {name}, which was not requested")
             entries.append(entry)
             number = response.fresh_ids[position]
             if number >= 0:

@@ -88,7 +88,7 @@ class Watch:
         self.ask(again, now_ns)
 
     def find_behind(self, now_ns: int, longer_than_ns: int) -> Behind | None:
-        """The ranks that the others wait for since longer than `longer_than_ns`, as far as `check` knows."""
+        """The ranks that other ranks wait for since longer than `longer_than_ns`, as far as `check` knows."""
         late = [rank for rank, (_, since_ns) in self._since.items() if now_ns - since_ns > longer_than_ns]
         if not late:
             return None

@@ -311,7 +311,7 @@ def test_baselines_that_fail_later_end_the_tuning_with_what_is_known() -> None:
     session = tune(machine, names=("workers",))
 
     assert session.found.notes == [
-        "a job without any change failed, so that there is nothing to compare with: the job failed: Killed"
+        "a job without any change failed, so there is nothing to compare with: the job failed: Killed"
     ]
     assert "open" in verdicts(session).values() or session.found.kept(allow_lossy=False)
 
@@ -343,7 +343,7 @@ def test_an_interrupt_leaves_what_is_known(capsys: pytest.CaptureFixture[str]) -
 
     assert session.found.interrupted
     assert "Interrupted after 9 jobs" in printed
-    assert "pairs are too few to tell" in printed
+    assert "pairs are too few to decide" in printed
     assert written["interrupted"] is True
     assert any(one["measured_gain"] == pytest.approx(0.5, abs=0.05) for one in written["tried"])
 
@@ -363,7 +363,7 @@ def test_a_setting_that_does_not_reach_the_script_is_not_taken_for_one_without_e
     session = tune(Deaf({}, seen=WITH_LOADER), names=("workers",))
 
     assert {one.failed for one in session.found.tried} == {
-        "not applied: the script makes it before hvd.init() or tlkit.instrument()"
+        "not applied: the script creates it before hvd.init() or tlkit.instrument()"
     }
 
 

@@ -38,7 +38,7 @@ def test_pages_without_content_are_not_in_the_navigation(slow: Analysis, tmp_pat
 def test_pages_say_nothing_that_the_analysis_disowns(tmp_path: Path) -> None:
     """Of Horovod's file no exposed or hidden time; without a common clock no waits and no path."""
     horovod = str(page(Source(analyze(horovods_own(tmp_path / "t.json"))), "communication", "", "light"))
-    assert "cannot be known from this trace" in horovod
+    assert "is not visible in this trace" in horovod
     assert "exposed: the training" not in horovod
     assert "hidden behind computation" not in horovod
     ranks = str(page(Source(unaligned()), "ranks", "", "light"))

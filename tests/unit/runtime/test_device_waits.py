@@ -420,5 +420,5 @@ def test_how_well_the_devices_clock_is_known_is_told(
     assert told.iloc[0] == 0
     assert told.iloc[-1] == pytest.approx(10 * 10**9 * 1e-4, rel=0.02)
     assert any(
-        "when devices did what is known to within 1.0 ms only" in note for note in analyze(tmp_path / "t.json").notes
+        "the times of devices are known to within 1.0 ms only" in note for note in analyze(tmp_path / "t.json").notes
     )

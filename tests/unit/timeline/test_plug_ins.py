@@ -55,7 +55,7 @@ def bring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
             SimpleNamespace(NAME="half", sniff=lambda _: True),
             "tl-trace: the reader theirs (package:reader) is none: it has no read",
         ),
-        (Whole, "the reader of `whole` cannot look at it: KeyError"),
+        (Whole, "the reader of `whole` cannot open it: KeyError"),
         (
             SimpleNamespace(NAME="late", sniff=lambda _: True, read=refuse),
             "the reader of `late` failed on it in test_plug_ins.py:",

@@ -85,7 +85,7 @@ def world(size: int, rank: int) -> Any:
     communicator = load_mpi().COMM_WORLD
     if communicator.size != size or communicator.rank != rank:
         raise RuntimeFailure(
-            f"MPI says that this is rank {communicator.rank} of {communicator.size}, but it was started as rank {rank} of "
+            f"according to MPI this is rank {communicator.rank} of {communicator.size}, but it was started as rank {rank} of "
             f"{size}: start the ranks with mpirun (tl-run --mpi), or choose HOROVOD_CPU_OPERATIONS=gloo"
         )
     return communicator

@@ -45,7 +45,7 @@ def explain(message: str) -> str:
     said = next(iter(lines[after + 1 :]), "") if after is not None else ""
     if "Duplicate GPU" in said:
         return (
-            f"{said}: NCCL wants a GPU for each rank; call torch.cuda.set_device(hvd.local_rank()) before all else, or "
+            f"{said}: NCCL needs a GPU for each rank; call torch.cuda.set_device(hvd.local_rank()) first, or "
             "share one with HOROVOD_GPU_OPERATIONS=gloo"
         )
     return said or (lines[0] if lines else "NCCL failed")
