@@ -224,25 +224,30 @@ def test_links_of_the_readme_exist() -> None:
     assert [link for link in links if not (REPOSITORY / link.partition("#")[0]).exists()] == []
 
 
-@pytest.mark.parametrize("function", ["build_wheel", "build_sdist"])
-def test_links_on_pypi_lead_to_the_repository(function: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_links_on_pypi_lead_to_the_repository(kind: str, wheel: Path, tmp_path: Path) -> None:
     """A release names its address: pages, images and the project's URLs, all at the tag."""
     url = "https://example.org/owner/tlkit"
-    environment = {"TLKIT_REPOSITORY_URL": url, "TLKIT_REPOSITORY_REF": "v1.2.3", "CC": "/bin/false"}
-    built = build(tmp_path, environment, function)
-    if function == "build_wheel":
+    environment = {"TLKIT_REPOSITORY_URL": url, "TLKIT_REPOSITORY_REF": "v1.2.3"}
+    if kind == "wheel":
+        # What build_wheel does last.
+        built = Path(shutil.copy(wheel, tmp_path))
+        script = f"import pathlib, tlkit_build; tlkit_build.rewrite(pathlib.Path({str(built)!r}), {{}})"
+        paths = {"PYTHONPATH": str(REPOSITORY / "packaging")}
+        subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, **environment, **paths})
         with zipfile.ZipFile(built) as archive:
             names = archive.namelist()
             (text,) = [archive.read(name).decode() for name in names if name.endswith("METADATA")]
             (record,) = [archive.read(name).decode() for name in names if name.endswith("RECORD")]
         assert sorted(row[0] for row in csv.reader(io.StringIO(record))) == sorted(names)
     else:
+        built = build(tmp_path, environment, "build_sdist")
         with tarfile.open(built) as archive:
             content = archive.extractfile("tlkit-0.1.0/PKG-INFO")
             assert content is not None
             text = content.read().decode()
     metadata = email.message_from_string(text)
-    links = links_of(metadata.get_payload())
+    links = links_of(str(metadata.get_payload()))
 
     assert f"{url}/blob/v1.2.3/docs/tutorial.md" in links
     assert f"{url}/raw/v1.2.3/docs/images/pages/verdict-desktop-light.png" in links

@@ -110,7 +110,7 @@ def use_clock_of(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
 def start(path: Path, origin_ns: int = START_NS, rank: int = 0, size: int = 1) -> None:
     """Begin to record; the file is written at the end."""
     header = headers.shard_header(
-        headers.Run("r", origin_ns, 0), rank=rank, size=size, local_rank=rank, clock=SAME_CLOCK, device="cuda", versions={},
+        headers.RunIdentity("r", origin_ns, 0), rank=rank, size=size, local_rank=rank, clock=SAME_CLOCK, device="cuda", versions={},
         runtime="torch",
     )  # fmt: skip
     recorder.start_timeline(ShardWriter(path, header, flush_interval_s=1000))
