@@ -48,7 +48,7 @@ def check(server: Server, path: Path, reason: str, make_room: Callable[[], None]
         server.stop()
     assert kept.read_bytes() == path.read_bytes()
     assert "it goes on" in log.read_text()
-    assert "kept again" in server.complaints
+    assert "stored again" in server.complaints
     assert "Traceback" not in log.read_text() + server.complaints
 
 

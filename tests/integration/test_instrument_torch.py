@@ -591,7 +591,7 @@ train(model, steps=3)
 """,
         {"FIRST": f"{tmp_path}/first.json", "SECOND": f"{tmp_path}/t.json", "EARLY": early},
     )
-    said = [result.stderr.count("made before tlkit.instrument()") for result in results]
+    said = [result.stderr.count("created before tlkit.instrument()") for result in results]
     assert said == [1 if early else 0] * 2
     reduced = open_trace(tmp_path / "t.json").collectives["kind"].eq("allreduce")
     assert reduced.any() != bool(early)

@@ -172,7 +172,7 @@ def test_without_a_collector_it_says_what_is_not_there(tmp_path: Path) -> None:
     output, complaints = waits.communicate(timeout=30)
     assert waits.returncode == 1
     assert "None" not in output + complaints
-    assert "there is no shard yet" in complaints
+    assert "no shard exists yet" in complaints
 
 
 def test_a_second_run_of_the_same_name_is_kept_apart(tmp_path: Path) -> None:

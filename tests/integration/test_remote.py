@@ -27,14 +27,14 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(shared_traces: Path, tmp_path: Path) -> Iterator[str]:
+def server(own_traces: Path, tmp_path: Path) -> Iterator[str]:
     """A folder of traces on a web server."""
     folder = tmp_path / "served"
     folder.mkdir()
     for rank in (0, 1):
-        name = f"trace_filter_sampled_rank-{rank}.json.gz"
-        shutil.copy(shared_traces / "kineto" / name, folder / name)
-    shutil.copy(shared_traces / "horovod" / "ops_np2.json.gz", folder / "ops_np2.json.gz")
+        name = f"rank{rank}.json.gz"
+        shutil.copy(own_traces / "kineto" / name, folder / name)
+    shutil.copy(own_traces / "horovod" / "ops_np2.json.gz", folder / "ops_np2.json.gz")
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
         thread = threading.Thread(target=running.serve_forever)
@@ -44,12 +44,12 @@ def server(shared_traces: Path, tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_url_reads_as_a_file_does(server: str, shared_traces: Path) -> None:
+def test_a_url_reads_as_a_file_does(server: str, own_traces: Path) -> None:
     """One file; args as well."""
     trace = open_trace(f"{server}/ops_np2.json.gz")
-    local = open_trace(shared_traces / "horovod" / "ops_np2.json.gz")
+    local = open_trace(own_traces / "horovod" / "ops_np2.json.gz")
     assert trace.spans.equals(local.spans)
-    ranks = open_trace([f"{server}/trace_filter_sampled_rank-{rank}.json.gz" for rank in (0, 1)])
+    ranks = open_trace([f"{server}/rank{rank}.json.gz" for rank in (0, 1)])
     assert ranks.meta.ranks == (0, 1)
     assert ranks.raw_args[len(ranks.raw_args) - 1].startswith(b"{")
 
@@ -66,13 +66,13 @@ def test_what_was_copied_is_not_copied_again(server: str, tmp_path: Path) -> Non
     assert sum(request.startswith("GET") and "ops_np2" in request for request in _Quiet.requests) == before + 1
 
 
-def test_a_folder_elsewhere(tmp_path: Path, shared_traces: Path) -> None:
+def test_a_folder_elsewhere(tmp_path: Path, own_traces: Path) -> None:
     """And a pattern, through fsspec's own files."""
     for rank in (0, 1):
-        name = f"trace_filter_sampled_rank-{rank}.json.gz"
-        shutil.copy(shared_traces / "kineto" / name, tmp_path / name)
+        name = f"rank{rank}.json.gz"
+        shutil.copy(own_traces / "kineto" / name, tmp_path / name)
     assert open_trace(f"file://{tmp_path}").meta.ranks == (0, 1)
-    assert open_trace(f"file://{tmp_path}/*rank-1*").meta.ranks == (1,)
+    assert open_trace(f"file://{tmp_path}/*rank1*").meta.ranks == (1,)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ print("trained")
 
     assert said == "trained\n"
     assert f"the profile {tmp_path}/none/t.profile.rank0.json cannot be written" in warned
-    assert "has no place to write to" in warned
+    assert "has no path to write to" in warned
     assert "Traceback" not in warned
 
 
@@ -193,4 +193,4 @@ def test_the_launcher_says_if_no_rank_has_recorded(code: str, tmp_path: Path) ->
     )  # fmt: skip
 
     assert ended.returncode == 0, ended.stderr
-    assert ("no rank has recorded anything here" in ended.stderr) == (code == "pass")
+    assert ("no rank on this host has recorded anything" in ended.stderr) == (code == "pass")

@@ -73,7 +73,7 @@ def open_trace(
         )
     if not known:
         raise UnknownFormatError(
-            f"{refused[0]}: no reader recognises this file as a trace; it should be a timeline of this toolkit or of Horovod, "
+            f"{refused[0]}: not a trace that any reader recognises; it should be a timeline of this toolkit or of Horovod, "
             f"a trace of "
             "the PyTorch profiler or a dump of torch's Flight Recorder, an XPlane of TensorFlow's or JAX's profiler, "
             "an sqlite export "

@@ -1,6 +1,7 @@
 """The command `tl-analyze`, on real Horovod timelines and on input that is none."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tlkit.collector.commands.analyze import main
     ("arguments", "message"),
     [
         (["nowhere.json"], "nowhere.json: no such file"),
-        (["{tmp}/text.json"], "not a trace that any reader knows"),
+        (["{tmp}/text.json"], "not a trace that any reader recognises"),
         (["{tmp}/empty.json"], "holds no spans"),
         (["{tmp}/text.json", "--steps", "3"], "two numbers and a colon"),
         (["{tmp}/text.json", "--steps", "9:3"], "second number has to be larger"),
@@ -37,9 +38,9 @@ def test_bad_input_is_one_clear_line_and_status_2(
     assert message in captured.err
 
 
-def test_json_goes_to_standard_output_alone(shared_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_goes_to_standard_output_alone(own_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With `-` there is nothing else on stdout."""
-    assert main([str(shared_traces / "horovod" / "cnn_np2.json"), "--json", "-"]) == 0
+    assert main([str(own_traces / "horovod" / "cnn_np2.json.gz"), "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
 
     assert report["schema"] == "tlkit.report/1"
@@ -49,12 +50,10 @@ def test_json_goes_to_standard_output_alone(shared_traces: Path, capsys: pytest.
     assert sum(report["breakdown"]["median_step_ns"].values()) == report["steps"]["median_ns"]
 
 
-def test_the_trace_is_never_overwritten(
-    shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_trace_is_never_overwritten(own_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` onto the input is refused."""
     copy = tmp_path / "t.json"
-    copy.write_bytes((shared_traces / "horovod" / "cnn_np2.json").read_bytes())
+    copy.write_bytes((own_traces / "horovod" / "cnn_np2.json.gz").read_bytes())
     before = copy.read_bytes()
 
     assert main([str(copy), "--json", str(copy)]) == 2
@@ -71,22 +70,23 @@ def test_the_trace_is_never_overwritten(
         ("bn_comm_fatfc_np2", "communication", "oversize-gradient", []),
         ("bn_tiny_nofusion_np2", "communication", "many-small-collectives", []),
         ("cnn_np2_fusion0", "communication", "many-small-collectives", []),
-        ("public_tf_mpi_cycles_2019", "straggler", "late-rank", [0]),
     ],
 )
 def test_real_horovod_timelines_with_known_faults(
-    name: str, class_: str, cause: str, ranks: list[int], shared_traces: Path, capsys: pytest.CaptureFixture[str]
+    name: str, class_: str, cause: str, ranks: list[int], own_traces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the file shows is found; what it cannot show is said to be unknown."""
-    main([str(shared_traces / "horovod" / f"{name}.json.gz"), "--json", "-"])
+    """What the file shows is found; what it cannot show is reported as unknown."""
+    main([str(own_traces / "horovod" / f"{name}.json.gz"), "--json", "-"])
     verdict = json.loads(capsys.readouterr().out)["verdict"]
 
     assert (verdict["class"], verdict["cause"], verdict["ranks"]) == (class_, cause, ranks), verdict["sentence"]
 
 
-def test_every_real_horovod_timeline_gives_a_report(shared_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_real_horovod_timeline_gives_a_report(
+    real_traces: Callable[[str], list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """For people too, with a verdict and the note that communication is all there is."""
-    for path in sorted((shared_traces / "horovod").iterdir()):
+    for path in real_traces("horovod/*"):
         assert main([str(path)]) == 0
         printed = capsys.readouterr().out
         assert "╭─ " in printed

@@ -1,6 +1,7 @@
 """Traces that show a device: what its time goes to."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,11 @@ def test_a_profile_on_processors_in_which_nothing_stands_out_has_no_finding(tmp_
     assert all(finding.predicted_gain < 0.05 for finding in findings)
 
 
-def test_real_traces_of_profilers_are_reported(shared_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_traces_of_profilers_are_reported(
+    real_traces: Callable[[str], list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whatever is in them: a report, no error, no warning of numpy's."""
-    for path in [*sorted((shared_traces / "kineto").glob("*")), *(shared_traces / "nsight").glob("*")]:
+    for path in [*real_traces("kineto/*"), *real_traces("nsight/*")]:
         assert main([str(path)]) == 0
         assert main([str(path), "--json", "-"]) == 0
         capsys.readouterr()

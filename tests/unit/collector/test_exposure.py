@@ -68,7 +68,7 @@ def unaligned() -> Analysis:
 def test_of_horovods_files_nobody_says_what_computation_hides(tmp_path: Path) -> None:
     """Its notes say that it cannot be known, and no number says otherwise."""
     found = summarize(analyze(horovods_own(tmp_path / "t.json")))
-    assert any("hidden behind computation cannot be known" in note for note in found.notes)
+    assert any("hidden behind computation is not visible" in note for note in found.notes)
     assert found.communication is not None
     assert found.communication.exposed_ns is None
     assert found.communication.hidden_ns is None

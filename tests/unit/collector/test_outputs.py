@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -35,10 +36,14 @@ def test_reports_follow_their_schema(steps: list[list[Parts]]) -> None:
     jsonschema.validate(report, SCHEMA, cls=jsonschema.Draft202012Validator)
 
 
-def test_reports_of_real_traces_follow_their_schema(shared_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_of_real_traces_follow_their_schema(
+    real_traces: Callable[[str], list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Horovod's, the profiler's and Nsight's, with predictions where they can be made."""
-    for path in [*(shared_traces / "horovod").iterdir(), *(shared_traces / "kineto").glob("*sampled*")]:
-        options = ["--what-if", "overlap=perfect"] if "sampled" in path.name else []
+    profiles = [*real_traces("kineto/rank?.json.gz"), *real_traces("kineto/*sampled*")]
+    assert len(profiles) >= 2
+    for path in [*real_traces("horovod/*"), *profiles]:
+        options = ["--what-if", "overlap=perfect"] if path in profiles else []
         assert main([str(path), "--json", "-", *options]) == 0
         report = json.loads(capsys.readouterr().out)
         jsonschema.validate(report, SCHEMA, cls=jsonschema.Draft202012Validator)

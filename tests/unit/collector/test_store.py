@@ -103,7 +103,7 @@ def test_a_live_run_is_never_removed(tmp_path: Path, caplog: pytest.LogCaptureFi
         clock.pass_(2)
         assert store.append("new", "t.json", 0, b"x" * 1000) == 1000
         assert store.waiting.reasons() == {}
-        assert "kept again" in caplog.text
+        assert "stored again" in caplog.text
         assert len(store.runs()) == 2
 
 
@@ -192,7 +192,7 @@ def test_two_runs_under_one_name_are_never_mixed(tmp_path: Path) -> None:
             store.append("r", "t.json", size, b"x", run_id="bb")
         with pytest.raises(OtherRunError, match="bb"):
             store.append("r", "t.rank1.json", 0, head("bb"))
-        with pytest.raises(OtherRunError, match="continues otherwise"):
+        with pytest.raises(OtherRunError, match="has different content"):
             store.append("r", "t.json", size, b"x", before=digest_of(head("bb")))
         assert store.append("r", "t.json", size, b"x", run_id="aa", before=digest_of(head("aa"))) == size + 1
         assert store.append("foreign", "t.json", 0, b"x" * 10) == 10

@@ -61,7 +61,7 @@ print(secret.check_digest(key, b"said", secret.compute_digest(key, b"said")), ti
 def test_what_is_not_there_says_whose_horovod_this_is() -> None:
     """An import names it; who only asks gets an answer, as of any module."""
     assert "tlkit's horovod has no horovod.ray: it is for PyTorch" in run_python("import horovod.ray")
-    assert "MXNet has ended" in run_python("import horovod.mxnet")
+    assert "MXNet is retired" in run_python("import horovod.mxnet")
     assert "tlkit's horovod has no horovod.torch.nothing" in run_python("import horovod.torch.nothing")
     printed = run_python("""
 from importlib.util import find_spec

@@ -377,7 +377,7 @@ def test_a_stream_that_is_not_idle_is_no_clock(monkeypatch: pytest.MonkeyPatch) 
     known = follower._anchor
     monkeypatch.setattr(CudaEvent, "looks", 10**9)
     follower.drain()
-    with pytest.raises(RuntimeError, match="has not come by within"):
+    with pytest.raises(RuntimeError, match="did not reach the event within"):
         follower._events.anchor()
 
     assert follower._anchor is known
@@ -404,7 +404,7 @@ def test_how_well_the_devices_clock_is_known_is_told(
     device_time.follow(follower)
 
     def no_anchor(_: float = 0.0) -> Any:
-        raise RuntimeError("the device has not come by")
+        raise RuntimeError("the device did not reach")
 
     steps(device, follower, 5, failing=0)
     before = follower._anchor

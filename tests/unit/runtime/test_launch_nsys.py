@@ -42,7 +42,7 @@ def test_every_rank_gets_a_report_of_its_own(nsys: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_said_before_the_run(nsys: Path) -> None:
     """Not after it, when the profile is lost."""
-    with pytest.raises(UsageError, match="the folder cannot be made"):
+    with pytest.raises(UsageError, match="the folder cannot be created"):
         nsys_command(["x"], output=f"{nsys}/nsys/x", rank_variable="R", extra="", steps=None)
 
 
@@ -67,7 +67,7 @@ def test_arguments_that_make_no_sense_are_one_line(nsys: Path, extra: str, steps
 def test_without_nsys_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """For a launch, and for a report that only nsys can read."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="no nsys on PATH"):
+    with pytest.raises(UsageError, match="nsys is not on PATH"):
         nsys_command(["x"], output="x", rank_variable="R", extra="", steps=None)
     report = tmp_path / "r.nsys-rep"
     report.write_bytes(b"x")

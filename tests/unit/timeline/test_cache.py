@@ -66,13 +66,13 @@ def test_the_second_time_it_is_the_same(folder: Path, large: Path, monkeypatch: 
     assert_same(first, second)
 
 
-def test_real_traces_are_kept_as_they_are(folder: Path, shared_traces: Path) -> None:
+def test_real_traces_are_kept_as_they_are(folder: Path, real_traces: Callable[[str], list[Path]]) -> None:
     """All formats."""
     paths = [
-        *sorted((shared_traces / "kineto").glob("*")),
-        shared_traces / "horovod" / "ops_np2.json.gz",
-        shared_traces / "chrome" / "viztracer_async_simple.json.gz",
-        *(shared_traces / "nsight").glob("*.gz"),
+        *real_traces("kineto/*"),
+        *real_traces("horovod/ops_np2*"),
+        *real_traces("chrome/viztracer_async_simple*"),
+        *real_traces("nsight/*.gz"),
     ]
     for path in paths:
         assert_same(open_trace(path), open_trace(path))

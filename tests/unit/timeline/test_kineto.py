@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ def load(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def test_real_traces_have_the_spans_that_their_json_has(shared_traces: Path) -> None:
+def test_real_traces_have_the_spans_that_their_json_has(real_traces: Callable[[str], list[Path]]) -> None:
     """Counts and sums by category of event, steps, and NCCL kernels."""
-    paths = sorted((shared_traces / "kineto").glob("*.json.gz"))
-    assert len(paths) >= 9
+    paths = real_traces("kineto/*.json.gz")
+    assert len(paths) >= 2
     for path in paths:
         events = [event for event in load(path) if event.get("ph") == "X" and event.get("cat") != "Trace"]
         trace = open_trace(path)
@@ -50,6 +51,16 @@ def test_real_traces_have_the_spans_that_their_json_has(shared_traces: Path) -> 
         steps = [e for e in events if e["name"].startswith("ProfilerStep") and e["cat"] == "user_annotation"]
         assert len(trace.steps) == len(steps)
         assert Counter(trace.spans["name"]) == Counter(event["name"] for event in events)
+
+
+def test_gloo_on_processors(own_traces: Path) -> None:
+    """Two ranks of DDP without a device: a reduction in each of six steps, both ranks on one clock."""
+    trace = open_trace(own_traces / "kineto")
+    reduced = trace.collectives[trace.collectives["kind"] == "allreduce"]
+    assert (trace.meta.ranks, trace.meta.size) == ((0, 1), 2)
+    assert len(trace.steps) == 12
+    assert (reduced["rank"].value_counts() == 6).all()
+    assert int(trace.spans["start_ns"].min()) == 0
 
 
 def test_two_ranks_of_a_job_lie_on_one_clock(shared_traces: Path) -> None:

@@ -89,9 +89,9 @@ def test_parquet_holds_the_tables(run: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "tables.parquet" / "trace.json").read_text())["ranks"] == [0, 1]
 
 
-def test_horovods_form_says_the_same(shared_traces: Path, tmp_path: Path) -> None:
+def test_horovods_form_says_the_same(own_traces: Path, tmp_path: Path) -> None:
     """A timeline of Horovod through our tables and back: the same operations, at the same times."""
-    source = shared_traces / "horovod" / "ops_np2.json.gz"
+    source = own_traces / "horovod" / "ops_np2.json.gz"
     output = tmp_path / "again.json"
     assert main(["convert", str(source), "-o", str(output), "--to", "horovod"]) == 0
     first, second = open_trace(source), open_trace(output)
@@ -151,14 +151,14 @@ def test_a_union_covers_what_its_parts_cover(spans: list[tuple[int, int]]) -> No
     ("arguments", "message"),
     [
         (["info", "nowhere.json"], "no such file"),
-        (["slice", "{run}", "-o", "x.json"], "wants to know what to keep"),
+        (["slice", "{run}", "-o", "x.json"], "needs to know what to keep"),
         (["slice", "{run}", "-o", "x.json", "--steps", "9"], "two numbers and a colon"),
         (["slice", "{run}", "-o", "x.json", "--ranks", "7"], "no rank 7"),
         (["slice", "{run}", "-o", "x.json", "--steps", "900:901"], "there is no step"),
         (["slice", "{run}", "-o", "x.json", "--categories", "nonsense"], "no span of category nonsense"),
-        (["merge", "{run}", "-o", "x.txt"], "ending does not tell"),
+        (["merge", "{run}", "-o", "x.txt"], "suffix does not determine"),
         (["merge", "{run}", "-o", "{run}/rank0.json", "--force"], "file of the trace itself"),
-        (["merge", "{run}", "-o", "{run}/rank0.json"], "is there already"),
+        (["merge", "{run}", "-o", "{run}/rank0.json"], "already exists"),
         (["merge", "{run}", "-o", "/proc/x.json"], "cannot write"),
         (["convert", "{run}", "-o", "x.json", "--to", "horovod"], "which tensors"),
         (["dance"], "invalid choice"),
