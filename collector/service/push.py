@@ -130,7 +130,7 @@ class Pusher:
             self.run = self._name(found, is_last=is_last)
         others = [path.name for path, of in ids.items() if of and of != run_id]
         if others:
-            self._say_once(f"left out, since they are of another run: {', '.join(others[:8])}")
+            self._say_once(f"ignored, because they belong to another run: {', '.join(others[:8])}")
         self._recording = next((path.parent for path in found if listens(path.parent)), None)
         # A shard that names no run yet is left until it does, where others do.
         return [

@@ -71,14 +71,14 @@ class Sampler:
                     _log.debug("a source of counters fails and is disabled", exc_info=True)
                     sources.remove(source)
 
-    def _sources(self) -> list[Source | None]:
+    def _sources(self) -> list[CounterSource | None]:
         is_first = self._local_rank == 0
         if self._only_load:
             return [_load() if is_first else None]
         return [_process(), _host() if is_first else None, _when_in_use(self._device)]
 
 
-def _load() -> Source | None:
+def _load() -> CounterSource | None:
     """How busy the host is."""
     try:
         import psutil  # noqa: PLC0415  optional

@@ -102,7 +102,7 @@ def test_blocking_reductions_take_a_priority() -> None:
         hvd.grouped_allreduce([weight], name="f", op=hvd.Sum, priority=6)[0].sum().backward()
         names = ("allreduce.a", "allreduce.b", "grouped_allreduce.c_1of2", "grouped_allreduce.d_2of2", "allreduce.noname.1",
                  "grouped_allreduce.noname.1_1of1")
-        member = engine.current().control.member
+        member = engine.current().control.tensor_table
         answer([[member.record(0, name).request.priority for name in names], weight.grad.tolist()])
         hvd.barrier()  # the end of one rank would have the other forget
         """,

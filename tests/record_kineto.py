@@ -1,8 +1,8 @@
 """Records tests/traces/kineto: two ranks of DDP on processors under torch.profiler.
 
-    torchrun --nproc-per-node 2 --standalone tests/traces/record_kineto.py
+    torchrun --nproc-per-node 2 --standalone tests/record_kineto.py
 
-Each rank writes rank<r>.json.gz beside this file.
+Each rank writes rank<r>.json.gz.
 """
 
 import gzip
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, TensorDataset
 
-FOLDER = Path(__file__).resolve().parent / "kineto"
+FOLDER = Path(__file__).resolve().parent / "traces" / "kineto"
 STEPS = 8
 
 
