@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := demo-output
 
-.PHONY: demo test test-frameworks test-clients lint docs bench gpu clean
+.PHONY: demo test coverage test-frameworks test-clients lint docs bench gpu clean
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py timeline/scanning/native.c $(wildcard timeline/record/queue/*.[ch])
@@ -22,6 +22,14 @@ TWO := -n 2 --dist loadfile
 test: $(VENV)/ready
 	@unit=0; $(BIN)/python -m pytest -q $(TWO) tests/unit || unit=$$?; \
 	$(BIN)/python -m pytest -q $(TWO) tests/integration tests/attack && exit $$unit
+
+# Branches of the two folders that have no processes of their own, by the unit tests alone; tests of real ranks cover more.
+COVERED := 95
+coverage: $(VENV)/ready
+	@$(BIN)/python -m pytest -q $(TWO) --cov --cov-report= tests/unit
+	@low=0; for folder in timeline collector; do \
+	    $(BIN)/coverage report --skip-covered --include="$$folder/*" --fail-under=$(COVERED) || low=1; \
+	done; exit $$low
 
 # TensorFlow, Keras and JAX are gigabytes, and nothing else needs them: an environment of their own.
 FRAMEWORKS := .venv-frameworks

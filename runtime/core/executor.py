@@ -25,19 +25,16 @@ from .work import Batch, Completions, Entry
 _log = logging.getLogger("tlkit.runtime")
 
 
+OpenGroup = Callable[[int, Sequence[int]], ProcessGroup | None]
+"""Connects the ranks of a new process set; None for one that this rank is not in."""
+
+
 class Executor:
     """Runs batches one after the other."""
 
-    def __init__(
-        self,
-        completions: Completions,
-        binding: Binding,
-        open_group: Callable[[int, Sequence[int]], ProcessGroup | None],
-    ) -> None:
+    def __init__(self, completions: Completions, binding: Binding, open_group: OpenGroup) -> None:
         """Begin without process sets.
 
-        Args:
-            open_group: connects the ranks of a new process set; None for one that this rank is not in.
         """
         self.groups: dict[int, ProcessGroup] = {}
         """The process sets that this rank is in, by id."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tlkit.runtime.core.config import Config
-from tlkit.runtime.core.control import known
+from tlkit.runtime.core.control import response_cache
 from tlkit.runtime.core.work import Batch
 
 from .network import SimulatedSocket, connect
@@ -396,12 +396,12 @@ class World:
 @contextmanager
 def patience(steps: int) -> Iterator[None]:
     """How long a number is kept that nobody asks for; the usual time is too much for a short life."""
-    usual = known._PATIENCE
-    known._PATIENCE = steps  # type: ignore[misc]
+    usual = response_cache._PATIENCE
+    response_cache._PATIENCE = steps  # type: ignore[misc]
     try:
         yield
     finally:
-        known._PATIENCE = usual  # type: ignore[misc]
+        response_cache._PATIENCE = usual  # type: ignore[misc]
 
 
 def run_rounds(seed: int) -> int:

@@ -428,7 +428,7 @@ def test_jobs_are_stopped_and_their_last_line_is_kept(tmp_path: Path) -> None:
         (["--minutes", "nan", "python", "t.py"], "--minutes"),
         (["--steps", "3", "python", "t.py"], "say nothing"),
         (["--only", "worker", "python", "t.py"], "did you mean workers?"),
-        (["--skip", "xyzzy", "python", "t.py"], "the settings are workers"),
+        (["--skip", "xyzzy", "python", "t.py"], "there are workers"),
         (["--only", "workers", "--skip", "workers", "python", "t.py"], "exclude all"),
         (["--folder", "/", "python", "t.py"], "not empty"),
     ],

@@ -165,7 +165,7 @@ def test_two_ranks_on_one_gpu_are_told_what_to_do(transport: NcclTransport, monk
     message = str(raised.value)
 
     assert message.startswith(
-        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000: NCCL wants a GPU for each rank"
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000: NCCL needs a GPU for each rank"
     )
     assert "torch.cuda.set_device(hvd.local_rank())" in message
     assert len(message.splitlines()) == 1

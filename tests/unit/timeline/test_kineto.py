@@ -60,7 +60,7 @@ def test_gloo_on_processors(own_traces: Path) -> None:
     assert (trace.meta.ranks, trace.meta.size) == ((0, 1), 2)
     assert len(trace.steps) == 12
     assert (reduced["rank"].value_counts() == 6).all()
-    assert int(trace.spans["start_ns"].min()) == 0
+    assert 0 <= int(trace.spans["start_ns"].min()) < 1_000  # moments are rounded to nanoseconds
 
 
 def test_two_ranks_of_a_job_lie_on_one_clock(shared_traces: Path) -> None:

@@ -153,7 +153,7 @@ def test_one_file_finds_its_siblings_and_leaves_out_leftovers(tmp_path: Path) ->
         trace = open_trace(tmp_path / opened)
         assert trace.meta.ranks == (0, 1)
         assert trace.meta.size == 3
-        assert any("of another run: t.rank3.json" in note for note in trace.meta.notes)
+        assert any("to another run: t.rank3.json" in note for note in trace.meta.notes)
         assert any("1 of 3 ranks have no shard here: 2" in note for note in trace.meta.notes)
         assert trace.steps.sort_values("rank")["start_ns"].tolist() == [0, 7_000]
 
