@@ -33,9 +33,7 @@ class Executor:
     """Runs batches one after the other."""
 
     def __init__(self, completions: Completions, binding: Binding, open_group: OpenGroup) -> None:
-        """Begin without process sets.
-
-        """
+        """Begin without process sets."""
         self.groups: dict[int, ProcessGroup] = {}
         """The process sets that this rank is in, by id."""
         self._open_group = open_group

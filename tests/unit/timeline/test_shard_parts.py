@@ -138,7 +138,7 @@ def test_another_run_of_the_same_name_is_left_out(tmp_path: Path) -> None:
     trace = open_trace(path)
 
     assert trace.steps["step"].tolist() == list(range(12))
-    assert any("of another run" in note for note in trace.meta.notes)
+    assert any("to another run" in note for note in trace.meta.notes)
 
 
 def _fields(described: ShardHeader) -> dict[str, object]:
