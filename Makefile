@@ -61,6 +61,7 @@ lint: $(VENV)/ready
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run .venv/bin/ruff format ."; exit 1; }
 	@$(BIN)/mypy
+	@$(BIN)/hadolint packaging/Dockerfile
 
 docs: $(VENV)/ready
 	@$(BIN)/python packaging/commands_reference.py --check

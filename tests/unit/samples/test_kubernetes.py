@@ -1,7 +1,8 @@
 """The manifests in samples/cluster/kubernetes against schemas.
 
-Those of JobSet, TrainJob, TrainingRuntime and of all core kinds are the generated models that Kubeflow Trainer publishes.  MPIJob and PyTorchJob have
-none in a package that is small enough to ask for; what surrounds their pods is written down here from the operators' documentation.
+Those of JobSet, TrainJob, TrainingRuntime and of all core kinds are the generated models that Kubeflow Trainer publishes.  For MPIJob and PyTorchJob
+there is no package that is small enough to require: the fields around their pods are written down here, from the operators' types, and the PyTorchJob was
+compared with the generated model of kubeflow-training 1.9.4, in which it loses no field.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ _CLAIM = "io_k8s_api_core_v1_persistent_volume_claim_spec.IoK8sApiCoreV1Persiste
 
 
 def _job(version: str, kind: str, replicas: str, names: list[str], more: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a job of Kubeflow whose replicas are pods."""
+    """The schema of a job of Kubeflow whose replicas are pods; its clients require `runPolicy`."""
     replica = {
         "type": "object",
         "additionalProperties": False,
@@ -52,7 +53,7 @@ def _job(version: str, kind: str, replicas: str, names: list[str], more: dict[st
             "spec": {
                 "type": "object",
                 "additionalProperties": False,
-                "required": [replicas],
+                "required": ["runPolicy", replicas],
                 "properties": {
                     **more,
                     "runPolicy": {
@@ -65,6 +66,7 @@ def _job(version: str, kind: str, replicas: str, names: list[str], more: dict[st
                             "backoffLimit": {"type": "integer"},
                             "suspend": {"type": "boolean"},
                             "schedulingPolicy": {"type": "object"},
+                            "managedBy": {"type": "string"},
                         },
                     },
                     replicas: {
