@@ -37,8 +37,10 @@ $(FRAMEWORKS)/ready: pyproject.toml constraints-frameworks.txt constraints.txt
 	@echo "Setting up $(FRAMEWORKS) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(FRAMEWORKS)
 	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-frameworks.txt tensorflow-cpu keras jax jaxlib optax 2>&1 | grep -v 'is ignored: it is neither' || true
+	@# It asks for tensorflow, which tensorflow-cpu is by another name.
+	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints-frameworks.txt tf-keras 2>&1 | grep -v 'is ignored: it is neither' || true
 	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-frameworks.txt -e '.[runtime,mpi]' pytest pytest-timeout hypothesis rich 2>&1 | grep -v 'is ignored: it is neither' || true
-	@$(FRAMEWORKS)/bin/python -c 'import importlib.util as u; assert all(map(u.find_spec, ("torch", "tensorflow", "keras", "jax", "optax", "tlkit")))'
+	@$(FRAMEWORKS)/bin/python -c 'import importlib.util as u; assert all(map(u.find_spec, ("torch", "tensorflow", "keras", "tf_keras", "jax", "optax", "tlkit")))'
 	@touch $@
 
 test-frameworks: $(FRAMEWORKS)/ready

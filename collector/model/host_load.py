@@ -49,10 +49,9 @@ def find_host_load(trace: Trace, steps: Steps) -> HostLoad | None:
     """Average the counters over the analysed steps; None if there are none."""
     if not steps.count:
         return None
-    counters = trace.counters
-    begin, end = int(steps.start_ns.min()), int(steps.end_ns.max())
-    counters = counters[(counters["ts_ns"] >= begin) & (counters["ts_ns"] <= end)]
-    sums = trace.sums[(trace.sums["end_ns"] > begin) & (trace.sums["end_ns"] <= end)]
+    # A counter stands at the end of what it counted: one at the beginning is of the step before.
+    counters = _within(trace.counters, "ts_ns", steps)
+    sums = _within(trace.sums, "end_ns", steps)
     starved_ratio = _starved_ratio(counters, sums, steps)
     # All names of a trace are categories here: pandas looks them up by numbers too small for thousands.
     names = counters["name"].cat.remove_unused_categories()
@@ -62,6 +61,13 @@ def find_host_load(trace: Trace, steps: Steps) -> HostLoad | None:
         return None
     busy, others = busiest or (None, None)
     return HostLoad(busy_ratio=busy, others_ratio=others, starved_ratio=starved_ratio)
+
+
+def _within(table: pd.DataFrame, column: str, steps: Steps) -> pd.DataFrame:
+    """Rows whose time lies after the beginning of their rank's analysed steps, up to their end."""
+    rows = pd.Series(range(len(steps.ranks)), index=steps.ranks).reindex(table["rank"]).fillna(-1).to_numpy(np.int64)
+    at_ns = table[column].to_numpy()
+    return table[(rows >= 0) & (at_ns > steps.start_ns[rows, 0]) & (at_ns <= steps.end_ns[rows, -1])]
 
 
 def _starved_ratio(counters: pd.DataFrame, sums: pd.DataFrame, steps: Steps) -> float | None:

@@ -24,7 +24,7 @@ _OWN: Final = __name__.rpartition(".")[0].rpartition(".")[0]  # tlkit.runtime
 _STANDS_FOR: Final = {
     "horovod.torch": f"{_OWN}.torch",
     "horovod.tensorflow": f"{_OWN}.tensorflow",
-    # Keras 3 is one library whoever imports it, and tf.keras is another name of it.
+    # Keras is one library whoever imports it, and tf.keras is another name of it: Keras 3, or 2 with TF_USE_LEGACY_KERAS=1.
     "horovod.tensorflow.keras": f"{_OWN}.keras",
     "horovod.keras": f"{_OWN}.keras",
     "horovod._keras": f"{_OWN}.keras",

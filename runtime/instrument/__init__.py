@@ -28,7 +28,7 @@ _log = logging.getLogger("tlkit.instrument")
 _PARTS = (data, model, optimizer, copies, device_time, captures, stream_waits, garbage, empty)
 _COLLECTIVES = (torch_collectives, functional_collectives, torch_messages)
 #: Frameworks that are recorded if the script has loaded them before: by module, ours for it.
-_OTHERS: Final = (("tensorflow", ".tensorflow_steps"), ("keras", ".keras_steps"))
+_OTHERS: Final = (("tensorflow", ".tensorflow_steps"), ("keras", ".keras_steps"), ("tf_keras", ".keras2_steps"))
 _COLLECTIVES_OF_OTHERS: Final = (("tensorflow", ".tensorflow_collectives"),)
 _installed: list[Any] = []
 

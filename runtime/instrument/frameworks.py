@@ -10,7 +10,8 @@ from typing import Final
 from ..core.framework import use_framework, used_framework
 from . import tensorflow_cluster
 
-_OTHERS: Final = frozenset({"keras", "tensorflow"})
+_KERAS: Final = frozenset({"keras", "tf_keras"})
+_OTHERS: Final = _KERAS | {"tensorflow"}
 
 
 def note_framework() -> None:
@@ -24,7 +25,7 @@ def note_framework() -> None:
         name: str(getattr(sys.modules[name], "__version__", "")) for name in sorted(_OTHERS) if name in sys.modules
     }
     # Keras's own loop does not train with the strategy, so that its words would not help.
-    use_framework("keras" if "keras" in used and not of_strategy else "tensorflow", versions)
+    use_framework("keras" if used & _KERAS and not of_strategy else "tensorflow", versions)
 
 
 def _used_by(script: ModuleType) -> set[str]:

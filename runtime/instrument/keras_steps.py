@@ -1,4 +1,4 @@
-"""Steps of Keras's `fit`, on all backends, and updates of its optimizers."""
+"""Steps of Keras 3's `fit`, on all backends, and updates of its optimizers."""
 
 import sys
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ...timeline.record import recorder
 from ...timeline.vocabulary import DATA_WAIT, Category, LaneKind
 from . import model as torch_model
+from .fit_steps import wrap_train_function
 from .patching import Patches
 from .phases import phases
 from .steps import tracker
@@ -21,7 +22,7 @@ _BACKWARD = (phases.loss, phases.backward_done)
 
 def install() -> None:
     """Record steps, and what they wait for."""
-    _wrap_train_function()
+    wrap_train_function(_patches, keras.Model, waits=keras.backend.backend() != "jax")
     _wrap_apply()
     if keras.backend.backend() != "tensorflow":
         _wrap_data()
@@ -34,32 +35,6 @@ def uninstall() -> None:
     _patches.restore()
     if _BACKWARD in torch_model.around_backward:
         torch_model.around_backward.remove(_BACKWARD)
-
-
-class _TrainFunction:
-    """A step of a model, or several."""
-
-    def __init__(self, function: Any, model: Any) -> None:
-        self._function, self._model = function, model
-        self._waits = keras.backend.backend() != "jax"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with phases.call(self._model, waits=self._waits):
-            return self._function(*args, **kwargs)
-
-
-def _wrap_train_function() -> None:
-    owner: Any = next(each for each in keras.Model.__mro__ if "make_train_function" in vars(each))
-    original = owner.make_train_function
-
-    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = original(self, *args, **kwargs)
-        if self.train_function is not None and not isinstance(self.train_function, _TrainFunction):
-            self.train_function = _TrainFunction(self.train_function, self)
-        return made
-
-    make_train_function.__wrapped__ = original  # type: ignore[attr-defined]
-    _patches.replace(owner, "make_train_function", make_train_function)
 
 
 def _traces(gradients: Any) -> bool:

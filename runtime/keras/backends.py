@@ -7,7 +7,6 @@ whose gradients stay on their rank, `scale_local` divides such a gradient by the
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-import keras
 import torch
 
 from ..core.arguments import predivide_scales, resolve_groups, resolve_op, settle_groups
@@ -15,6 +14,7 @@ from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet
 from ..core.variable_names import VariableSet, names_of, split
 from ..torch.flat import FlatReduction, gather_sparse, takes_part
+from .library import keras
 
 
 class GradientReducer(Protocol):

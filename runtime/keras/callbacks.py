@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 
 from ..core.arguments import Min
@@ -12,6 +11,7 @@ from ..core.variable_names import VariableSet
 from ..torch import basics, reduce_operations
 from ..torch.arrays import array_to_tensor
 from ..torch.functions import allgather_object
+from .library import build_optimizer, is_variable, keras, optimizer_variables, to_numpy
 from .values import average_of, broadcast_variables
 
 _log = logging.getLogger("tlkit.runtime")
@@ -24,10 +24,6 @@ def sync_state(model: Any) -> None:
     sync = getattr(model, "jax_state_sync", None)
     if sync is not None and getattr(model, "_jax_state", None) is not None:
         sync()
-
-
-def _is_variable(value: Any) -> bool:
-    return isinstance(value, keras.Variable) or (hasattr(value, "assign") and hasattr(value, "shape"))
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -55,13 +51,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._checked = False
         self._local = VariableSet()
         given = (
-            [] if local_variables is None else [local_variables] if _is_variable(local_variables) else local_variables
+            [] if local_variables is None else [local_variables] if is_variable(local_variables) else local_variables
         )
         try:
             each = list(given)
         except TypeError:
             each = [None]
-        if not all(_is_variable(variable) for variable in each):
+        if not all(is_variable(variable) for variable in each):
             raise ValueError("All local variables must be of tf.Variable type.")
         for variable in each:
             self.register_local_var(variable)
@@ -81,8 +77,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         can = reduce_operations.allreduce(array_to_tensor(mine), name="model_is_built", op=Min)
         if not int(can.item()):
             return
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
+        build_optimizer(optimizer, model.trainable_variables)
         self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
@@ -104,7 +99,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             for variable in self.model.variables
             if getattr(variable, "path", "").endswith("seed_generator_state")
         )
-        wanted = [*self.model.variables, *getattr(self.model.optimizer, "variables", ())]
+        wanted = [*self.model.variables, *optimizer_variables(self.model.optimizer)]
         kept = [variable for variable in wanted if variable not in self._local and variable not in random]
         broadcast_variables(kept, self.root_rank)
         self.broadcast_done = True
@@ -117,7 +112,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         sync_state(self.model)
         reducer = optimizer._reducer  # noqa: SLF001  ours
         shared = [v for v in self.model.trainable_variables if v not in self._local and v not in reducer.local]
-        total = sum(float(np.abs(np.asarray(keras.ops.convert_to_numpy(v), dtype=np.float64)).sum()) for v in shared)
+        total = sum(float(np.abs(to_numpy(v).astype(np.float64)).sum()) for v in shared)
         totals = allgather_object(total, name="weights_check")
         members = [totals[rank] for rank in _members(optimizer)]
         if not np.allclose(members, members[0], rtol=1e-4, equal_nan=True):
@@ -264,7 +259,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         del epoch
         if logs is not None:
             sync_state(self.model)
-            logs["lr"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            logs["lr"] = float(to_numpy(self.model.optimizer.learning_rate))
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -309,7 +304,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         """Add the rate to the metrics, and say when it has reached the whole."""
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0 and basics.rank() == 0:
-            rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            rate = float(to_numpy(self.model.optimizer.learning_rate))
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")  # noqa: T201  as Horovod does
 
 

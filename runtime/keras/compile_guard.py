@@ -9,7 +9,7 @@ import inspect
 import logging
 from typing import Any
 
-import keras
+from .library import IS_KERAS_2, keras
 
 _log = logging.getLogger("tlkit.runtime")
 _MARK = "_tlkit_guarded"
@@ -35,9 +35,10 @@ def install() -> None:
         optimizer = bound.arguments.get("optimizer")
         if is_distributed(optimizer) or is_distributed(getattr(optimizer, "inner_optimizer", None)):
             bound.apply_defaults()
-            bound.arguments["optimizer"] = settle(
-                self, optimizer, auto_scale=bound.arguments.get("auto_scale_loss", True)
-            )
+            if not IS_KERAS_2:  # which reduces inside of what scales the loss, before that looks for infinities
+                bound.arguments["optimizer"] = settle(
+                    self, optimizer, auto_scale=bound.arguments.get("auto_scale_loss", True)
+                )
             if keras.backend.backend() == "tensorflow":
                 bound.arguments["jit_compile"] = _without_xla(self, bound.arguments)
         return original(*bound.args, **bound.kwargs)
@@ -53,7 +54,7 @@ def is_distributed(optimizer: Any) -> bool:
 
 def settle(model: Any, optimizer: Any, *, auto_scale: bool) -> Any:
     """The optimizer with which a model is to be compiled."""
-    from .optimizer import around_loss_scale  # noqa: PLC0415  which imports this module
+    from .keras3_optimizer import around_loss_scale  # noqa: PLC0415  which imports this module
 
     loss_scale = keras.optimizers.LossScaleOptimizer
     if isinstance(optimizer, loss_scale):
@@ -67,7 +68,7 @@ def _without_xla(model: Any, arguments: dict[str, Any]) -> bool:
     wish = arguments.get("jit_compile", "auto")
     if wish is True and not arguments.get("run_eagerly"):
         raise ValueError(_REFUSED)
-    if wish == "auto" and not arguments.get("run_eagerly") and model._resolve_auto_jit_compile():  # noqa: SLF001  what Keras would do
+    if not IS_KERAS_2 and wish == "auto" and not arguments.get("run_eagerly") and model._resolve_auto_jit_compile():  # noqa: SLF001  what Keras would do
         _log.warning(
             "Keras would compile the training step with XLA here (jit_compile='auto'), which Horovod's reduction cannot be part "
             "of: it is compiled with jit_compile=False"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import keras
+from .library import keras
 
 
 def _of_backend() -> Any:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 
 from ..core.elastic import ObjectState, State, run_fn
@@ -11,6 +10,7 @@ from ..core.errors import HorovodInternalError
 from ..torch.basics import rank
 from ..torch.functions import broadcast_object
 from .callbacks import Logs, sync_state
+from .library import build_optimizer, keras, optimizer_variables, to_numpy
 from .starting import reset
 from .values import broadcast_variables
 
@@ -65,19 +65,19 @@ class KerasState(ObjectState):
             raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
         self.model = model
         self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(model.trainable_variables)
+        if self.optimizer is not None:
+            build_optimizer(self.optimizer, model.trainable_variables)
         self._values: list[Any] = []
         self._save_variables()
         super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
 
     def _variables(self) -> list[Any]:
-        of_optimizer = [] if self.optimizer is None else list(self.optimizer.variables)
+        of_optimizer = [] if self.optimizer is None else optimizer_variables(self.optimizer)
         return [*self.model.variables, *of_optimizer]
 
     def _save_variables(self) -> None:
         sync_state(self.model)
-        self._values = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._variables()]
+        self._values = [np.array(to_numpy(variable)) for variable in self._variables()]
 
     def save(self) -> None:
         """See `State`."""

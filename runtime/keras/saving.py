@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
-
 from .compression import Compression
+from .library import keras
 from .optimizer import DistributedOptimizer
 
 

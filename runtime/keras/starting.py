@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import keras
-
 from ..core.framework import use_framework
 from ..torch import basics
+from .library import keras
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:

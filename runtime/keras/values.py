@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from ..core.arguments import Average, resolve_op
@@ -13,6 +12,7 @@ from ..torch import gathering, reduce_operations, scattering
 from ..torch.arrays import array_to_tensor, tensor_to_array
 from ..torch.submission import synchronize, wait_for_all
 from .compression import Compression
+from .library import is_tensor, keras, to_numpy
 
 
 def _on_tensorflow() -> Any:
@@ -25,7 +25,7 @@ def _on_tensorflow() -> Any:
 
 
 def _array(value: Any) -> Any:
-    return np.asarray(keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value)
+    return to_numpy(value) if is_tensor(value) else np.asarray(value)
 
 
 def allreduce(
@@ -99,7 +99,7 @@ def broadcast_variables(
     """
     del inplace
     given = list(variables)
-    arrays = [np.asarray(keras.ops.convert_to_numpy(variable)) for variable in given]
+    arrays = [to_numpy(variable) for variable in given]
     with calling("parameters"):
         handles = [
             gathering.broadcast_async(array_to_tensor(array), root_rank, f"variables.{number}", process_set)

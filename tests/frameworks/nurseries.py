@@ -13,6 +13,7 @@ ENVIRONMENT: Final = {
 }
 
 _MODULES: Final = {
+    "keras 2": ("tlkit.runtime.tensorflow",),
     "tensorflow": ("tlkit.runtime.tensorflow",),
     "torch": ("torch._dynamo",),
     "jax": ("optax", "tlkit.runtime.jax"),
@@ -20,8 +21,9 @@ _MODULES: Final = {
 
 
 def nursery_of(backend: str) -> Nursery:
-    """The one for Keras on this backend."""
+    """The one for Keras 3 on this backend, or for Keras 2."""
+    chosen = ("TF_USE_LEGACY_KERAS", "1") if backend == "keras 2" else ("KERAS_BACKEND", backend)
     return Nursery(
         modules=(*_MODULES[backend], "tlkit.runtime.keras", "tests.frameworks.job"),
-        environment=(*ENVIRONMENT.items(), ("KERAS_BACKEND", backend)),
+        environment=(*ENVIRONMENT.items(), chosen),
     )

@@ -31,3 +31,16 @@ def test_fit(check: str, backend: str, transport: str, size: int) -> None:
 def test_fit_on_four_ranks(check: str) -> None:
     """Gradients and variables that come of more than one other rank."""
     expect_fine(said("tensorflow", "gloo", 4, OF_FOUR), check, 4)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("check", checks_of("keras2_fit"))
+def test_fit_of_keras_2(check: str) -> None:
+    """The same of tf-keras, where TF_USE_LEGACY_KERAS=1 asks for it."""
+    expect_fine(said_of_keras_2(), check, 2)
+
+
+@cache
+def said_of_keras_2() -> dict[str, list[object]]:
+    """What came of the job, which runs once."""
+    return run_job("keras2_fit", 2, backend="keras 2", transport="mpi", environment={"TF_USE_LEGACY_KERAS": "1"})

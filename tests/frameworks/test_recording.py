@@ -13,7 +13,8 @@ from .job import run_job
 def record(folder: Path, backend: str, fault: str) -> str:
     """A recorded run of two ranks; the timeline's path."""
     path = str(folder / "t.json")
-    said = run_job("recorded", 2, fault, backend=backend, environment={"HOROVOD_TIMELINE": path})
+    keras_2 = {"TF_USE_LEGACY_KERAS": "1"} if backend == "keras 2" else {}
+    said = run_job("recorded", 2, fault, backend=backend, environment={"HOROVOD_TIMELINE": path, **keras_2})
     assert said["status"] == [0, 0], said["printed"]
     return path
 
@@ -25,6 +26,7 @@ def record(folder: Path, backend: str, fault: str) -> str:
         ("tensorflow", {"FORWARD", "BACKWARD", "OPTIMIZER_STEP"}),
         ("torch", {"FORWARD", "BACKWARD", "OPTIMIZER_STEP"}),
         ("jax", {"FORWARD_BACKWARD"}),
+        ("keras 2", {"FORWARD", "BACKWARD", "OPTIMIZER_STEP"}),
     ],
 )
 def test_the_parts_of_a_step_are_recorded(backend: str, phases: set[str], tmp_path: Path) -> None:

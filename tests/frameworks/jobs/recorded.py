@@ -1,11 +1,16 @@
 """A training with Keras that is recorded, with a fault in it."""
 
+import os
 import sys
 import time
 
 import horovod.keras as hvd
-import keras
 import numpy as np
+
+if os.environ.get("TF_USE_LEGACY_KERAS"):
+    import tf_keras as keras
+else:
+    import keras
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()

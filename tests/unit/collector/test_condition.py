@@ -10,10 +10,12 @@ import pytest
 from tests.traces import MS, make_trace, uniform
 from tlkit.collector import analyze, make_report
 from tlkit.collector.model.condition import Condition, find_condition
+from tlkit.collector.model.host_load import find_host_load
 from tlkit.collector.model.steps import find_steps
 from tlkit.timeline import open_trace
 from tlkit.timeline.model.ending import OpenSpan, OpenTensor, RankEnd, make_end
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, Clock, Trace, make_table
+from tlkit.timeline.vocabulary import STARVED_COUNTERS, Category
 
 STEP = {"data": 1, "forward": 30, "backward": 60, "wait:negotiate": 1, "wait:collective": 4, "optimizer": 4}
 STEP_NS = 100 * MS
@@ -296,3 +298,16 @@ def test_a_shard_tells_how_it_ends(tmp_path: Path) -> None:
     end = open_trace(tmp_path / "t.json").meta.ends[0]
 
     assert (end.is_closed, end.error, end.open_spans) == (True, "ValueError: x", ())
+
+
+def test_cores_that_the_start_lacked_say_nothing_of_the_steps() -> None:
+    """What is counted at the end of a step that is left out lies where the first of the others begins, on each rank's own clock."""
+    trace = make_trace(uniform(2, 20, STEP))
+    steps = find_steps(trace)
+    at = {(rank, int(steps.start_ns[rank, 0])): 5.0 * SECOND for rank in range(2)}
+    inside = {(rank, int(steps.end_ns[rank, -1])): 0.01 * steps.count * STEP_NS for rank in range(2)}
+    load = find_host_load(counted(trace, STARVED_COUNTERS[Category.OTHER], {**at, **inside}), steps)
+
+    assert load is not None
+    assert load.starved_ratio == pytest.approx(0.01)
+    assert not load.lacks_cores

@@ -55,6 +55,7 @@ def test_an_index_beyond_the_cluster_is_no_rank() -> None:
     ("names", "of_strategy", "expected"),
     [
         (("keras",), False, "keras"),
+        (("tf_keras",), False, "keras"),
         (("tensorflow",), False, "tensorflow"),
         (("tensorflow", "keras"), False, "keras"),
         (("keras",), True, "tensorflow"),  # its own loop does not train with the strategy

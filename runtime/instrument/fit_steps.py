@@ -1,0 +1,39 @@
+"""Steps of Keras's `fit`: the function that trains on a batch, in either version of Keras."""
+
+from typing import Any
+
+from .patching import Patches
+from .phases import phases
+
+
+class _TrainFunction:
+    """A step of a model, or several."""
+
+    def __init__(self, function: Any, model: Any, *, waits: bool) -> None:
+        self._function, self._model, self._waits = function, model, waits
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with phases.call(self._model, waits=self._waits):
+            return self._function(*args, **kwargs)
+
+
+def wrap_train_function(patches: Patches, model_class: Any, *, waits: bool) -> None:
+    """Record every call of the functions that models train with.
+
+    Args:
+        patches: takes it back.
+        model_class: Keras's `Model`.
+        waits: whether such a call returns when the step is done.
+    """
+    owner = next(each for each in model_class.__mro__ if "make_train_function" in vars(each))
+    original = owner.make_train_function
+
+    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        if self.train_function is not None and not isinstance(self.train_function, _TrainFunction):
+            self.train_function = _TrainFunction(self.train_function, self, waits=waits)
+        # Keras 2 calls what it is handed, Keras 3 what it finds.
+        return made if made is None else self.train_function
+
+    make_train_function.__wrapped__ = original  # type: ignore[attr-defined]
+    patches.replace(owner, "make_train_function", make_train_function)
