@@ -1,4 +1,4 @@
-"""Messages over a connection: a length of four bytes, then the message."""
+"""Messages over a connection: a length and a number of four bytes each, then the message."""
 
 import socket
 import struct
@@ -15,13 +15,11 @@ from .messages import MAX_MESSAGE_NBYTES, Message, decode, encode
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_LENGTH = struct.Struct("!I")
+#: How long a message is, and which it is of this connection.  A message that came twice or was lost is noticed, and so are
+#: bytes that are taken for the beginning of a message: their length would be waited for in vain.
+_HEAD = struct.Struct("!II")
+_NUMBERS = 1 << 32
 _CHUNK_NBYTES = 1 << 18
-
-#: The first four of a message's bytes are its length and, above that, the last digits of its number: a message that came twice,
-#: or was lost, is noticed.
-_NUMBER_SHIFT = 28
-_NUMBERS = 16
 
 
 class Connection(Protocol):
@@ -127,7 +125,7 @@ class Channel:
             raise ValueError(f"a message of {len(payload)} bytes is too long")
         number = self._sent_messages % _NUMBERS
         self._sent_messages += 1
-        return _LENGTH.pack(len(payload) | number << _NUMBER_SHIFT) + payload
+        return _HEAD.pack(len(payload), number) + payload
 
     def receive(self) -> list[Message]:
         """What has arrived: reads once, which blocks only while nothing is there.
@@ -169,17 +167,18 @@ class Channel:
 
     def _complete(self) -> Iterator[Message]:
         start, received = 0, self._received
-        while len(received) - start >= _LENGTH.size:
-            (head,) = _LENGTH.unpack_from(received, start)
-            length, number = head & MAX_MESSAGE_NBYTES, head >> _NUMBER_SHIFT
+        while len(received) - start >= _HEAD.size:
+            length, number = _HEAD.unpack_from(received, start)
             if number != self._received_messages % _NUMBERS:
                 raise ValueError(f"message {self._received_messages} is missing, or another came twice")
-            end = start + _LENGTH.size + length
+            if length > MAX_MESSAGE_NBYTES:
+                raise ValueError(f"a message of {length} bytes is too long")
+            end = start + _HEAD.size + length
             if len(received) < end:
                 break
             self._received_messages += 1
             try:
-                yield decode(memoryview(received)[start + _LENGTH.size : end])
+                yield decode(memoryview(received)[start + _HEAD.size : end])
             except msgspec.MsgspecError as error:
                 raise ValueError(f"a message cannot be read: {error}") from error
             start = end

@@ -31,7 +31,7 @@ def framed(*messages: Message, first: int = 0) -> bytes:
     """Messages as they lie on the wire, the first of them with this number."""
     payloads = [encode(message) for message in messages]
     return b"".join(
-        struct.pack("!I", len(payload) | number % 16 << 28) + payload for number, payload in enumerate(payloads, first)
+        struct.pack("!II", len(payload), number) + payload for number, payload in enumerate(payloads, first)
     )
 
 
@@ -45,6 +45,16 @@ def test_what_comes_in_one_piece_is_received_one_by_one(ends: Ends) -> None:
     assert channel.take_kept() == sent[2:]
     with pytest.raises(TimeoutError):
         channel.receive_one(0.01)
+
+
+@pytest.mark.parametrize("rest", [b" " * 8, b"a" * 500, bytes(20)])
+def test_bytes_that_begin_no_message_are_noticed_at_once(ends: Ends, rest: bytes) -> None:
+    """Taken for a length, they would be waited for as long as that says."""
+    channel, other = ends
+    other.sendall(framed(Goodbye("first")) + rest)
+    time.sleep(0.05)
+    with pytest.raises(ValueError, match="message 1 is missing, or another came twice"):
+        channel.receive()
 
 
 def answer_pings(other: socket.socket, answers: Callable[[int, ClockPing], list[Message]]) -> threading.Thread:
