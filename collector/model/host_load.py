@@ -67,7 +67,8 @@ def _within(table: pd.DataFrame, column: str, steps: Steps) -> pd.DataFrame:
     """Rows whose time lies after the beginning of their rank's analysed steps, up to their end."""
     rows = pd.Series(range(len(steps.ranks)), index=steps.ranks).reindex(table["rank"]).fillna(-1).to_numpy(np.int64)
     at_ns = table[column].to_numpy()
-    return table[(rows >= 0) & (at_ns > steps.start_ns[rows, 0]) & (at_ns <= steps.end_ns[rows, -1])]
+    within: pd.DataFrame = table[(rows >= 0) & (at_ns > steps.start_ns[rows, 0]) & (at_ns <= steps.end_ns[rows, -1])]
+    return within
 
 
 def _starved_ratio(counters: pd.DataFrame, sums: pd.DataFrame, steps: Steps) -> float | None:
