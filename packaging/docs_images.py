@@ -54,7 +54,7 @@ def main() -> int:
     """Make the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "images" / "pages")
-    out: Path = parser.parse_args().out
+    out: Path = parser.parse_args().out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     command = [
         sys.executable,
@@ -82,7 +82,7 @@ def main() -> int:
                     for name in PAGES:
                         path = out / f"{name.partition('?')[0]}-{size}-{theme}.png"
                         write_png(path, picture_of(page, decoder, f"{found[0].rstrip('/')}/{name}"))
-                        print(f"{path.relative_to(REPOSITORY)}: {path.stat().st_size / 1000:.0f} kB")  # noqa: T201
+                        print(f"{path}: {path.stat().st_size / 1000:.0f} kB")  # noqa: T201
                     context.close()
             browser.close()
     finally:

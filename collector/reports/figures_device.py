@@ -29,7 +29,7 @@ MOVES_RATIO: Final = 0.02
 MIN_SAMPLES: Final = 3
 #: More steps are no background but a grey.
 MAX_STEPS: Final = 80
-_UNIT: Final = re.compile(r"\s+\(?(%|MHz|GHz|W|°C|C|[KMGT]i?B(?:/s)?|bytes|ms|s|GB/s)\)?$")
+_UNIT: Final = re.compile(r"\s+\(?(%|MHz|GHz|W|°C|C|[KMGT]i?B(?:/s)?|bytes(?:/s)?|ms|s|GB/s)\)?$")
 #: Of devices first, of the training thread last.
 _ORDER: Final = ("gpu", "device", "tensor", "process", "host", "network", "memory")
 

@@ -41,6 +41,10 @@ def _length(value_ns: int) -> str:
     return f"{value_ns // size} {unit}"
 
 
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004
+
+
 def gaps(found: Gaps, steps: int, *, has_steps: bool, theme: str = "light") -> Figure:
     """Idle time by length of the gap and by reason.
 
@@ -51,7 +55,7 @@ def gaps(found: Gaps, steps: int, *, has_steps: bool, theme: str = "light") -> F
     # From the shortest that occurs to the longest: a class without gaps between them is a finding, too.
     classes = range(int(shown.min()), int(shown.max()) + 1) if len(shown) else range(0)
     names = class_names()
-    labels = [f"{names[number]} ({found.counts[number] / steps:,.3g})" for number in classes]
+    labels = [f"{names[number]} ({_count(found.counts[number] / steps)})" for number in classes]
     per = "a step" if has_steps else "in all"
     return {
         "data": [

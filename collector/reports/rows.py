@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..findings import Finding
+from ..model.words import milliseconds
 
 #: A part of a step below this share has no bar.
 MIN_BAR_SHARE: Final = 0.01
@@ -76,6 +77,13 @@ class CollectiveRow:
     busbw_gbps: float
     process_set: int
     tensors: float
+    knows_wait: bool = True
+    """Whether all ranks that take part can be seen: of one alone nobody can say how long it waits for the others."""
+
+    @property
+    def split_words(self) -> tuple[str, str]:
+        """Wait and transfer for a table; a dash for a wait that cannot be known, and is part of the transfer then."""
+        return milliseconds(self.wait_ns) if self.knows_wait else "-", milliseconds(self.transfer_ns)
 
     @property
     def bandwidth_words(self) -> tuple[str, str]:

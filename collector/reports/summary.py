@@ -130,8 +130,10 @@ def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled
     facts, meta = analysis.facts, analysis.trace.meta
     times = step_times(facts.steps, facts.breakdown)
     hidden = facts.breakdown.hidden_ns
-    collectives = tuple(_collective(row) for row in analysis.collectives.to_dict("records"))
-    classes = _by_power_of_two(analysis.collectives) if len(collectives) > MAX_COLLECTIVES else collectives
+    knows_wait = len(meta.ranks) > 1 or meta.size == 1
+    collectives = tuple(_collective(row, knows_wait=knows_wait) for row in analysis.collectives.to_dict("records"))
+    is_long = len(collectives) > MAX_COLLECTIVES
+    classes = _by_power_of_two(analysis.collectives, knows_wait=knows_wait) if is_long else collectives
     notes = (*analysis.notes, describe_skew(times), None if scaled is None else describe_limits(scaled))
     return Summary(
         meta=meta,
@@ -313,7 +315,7 @@ def _path(analysis: Analysis) -> tuple[PathRow, ...]:
     )
 
 
-def _collective(row: dict[Hashable, Any]) -> CollectiveRow:
+def _collective(row: dict[Hashable, Any], *, knows_wait: bool) -> CollectiveRow:
     def number(name: str) -> float:
         return float(row[name])
 
@@ -330,10 +332,11 @@ def _collective(row: dict[Hashable, Any]) -> CollectiveRow:
         busbw_gbps=number("busbw_gbps"),
         process_set=int(number("process_set")),
         tensors=number("tensors"),
+        knows_wait=knows_wait,
     )
 
 
-def _by_power_of_two(rows: pd.DataFrame) -> tuple[CollectiveRow, ...]:
+def _by_power_of_two(rows: pd.DataFrame, *, knows_wait: bool) -> tuple[CollectiveRow, ...]:
     """Few rows instead of one for every size; medians weighted by nothing but their number."""
     size_class = np.where(rows["bytes"] > 0, np.floor(np.log2(rows["bytes"].clip(lower=1))), -1).astype(int)
     grouped = rows.assign(size_class=size_class).groupby(["kind", "size_class"], observed=True)
@@ -351,7 +354,7 @@ def _by_power_of_two(rows: pd.DataFrame) -> tuple[CollectiveRow, ...]:
         for low, high in zip(table["least"], table["bytes"], strict=True)
     ]
     ordered = table.sort_values("total_ns", ascending=False, kind="stable")
-    return tuple(_collective(row) for row in ordered.to_dict("records"))
+    return tuple(_collective(row, knows_wait=knows_wait) for row in ordered.to_dict("records"))
 
 
 def bytes_words(nbytes: int) -> str:

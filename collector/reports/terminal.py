@@ -171,7 +171,7 @@ def _collectives(summary: Summary) -> RenderableType | None:
     for name in ("bytes", "count", "median", "wait", "transfer", "algbw GB/s", "busbw GB/s"):
         table.add_column(name, justify="right")
     for row in summary.collective_classes:
-        times = map(milliseconds, (row.median_ns, row.wait_ns, row.transfer_ns))
+        times = (milliseconds(row.median_ns), *row.split_words)
         table.add_row(clean(row.kind), row.size, str(row.count), *times, *row.bandwidth_words)
     return Group(Text(), table)
 

@@ -148,8 +148,7 @@ def _table(view: View) -> Any:
             row.count,
             f"{row.tensors:.0f}",
             milliseconds(row.median_ns),
-            milliseconds(row.wait_ns),
-            milliseconds(row.transfer_ns),
+            *row.split_words,
             bandwidth_words(row.algbw_gbps),
             bandwidth_words(row.busbw_gbps),
         )

@@ -42,7 +42,7 @@ def _tools() -> list[Any]:
     return [
         _input(
             "query",
-            "search names, lanes, tensors, args ( / )",
+            "search: name, lane, tensor, args (/)",
             "search spans: part of a name, lane, tensor or args, or a /regular expression/",
         ),
         _button("previous", "◀", "previous match (shift+Enter)"),

@@ -100,6 +100,23 @@ def test_a_phone_scrolls_tables_and_never_the_page(page: Page, address: str) -> 
         assert broken == [], name
 
 
+def test_a_phone_shows_names_of_lanes_and_spans_whole(page: Page, address: str) -> None:
+    """What ranks have in common is not cut, the timeline keeps more than half of the screen, and words stay in one piece."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}/timeline?panel=spans")
+    page.wait_for_selector("#timeline[data-painted]")
+    page.wait_for_selector("#timeline-spans td")
+    widths = page.evaluate("""(() => { const t = window.tlkit.timeline, g = t.canvas.getContext("2d"); g.font = "12px system-ui, sans-serif";
+      return [t.gutter - 32, ...["data loading", "communication", "▸ 164 tensors"].map(name => g.measureText(name).width)]; })()""")
+    assert max(widths[1:]) <= widths[0]
+    assert page.evaluate("document.getElementById('timeline').getBoundingClientRect().top") < 300
+    assert page.evaluate("document.getElementById('timeline').offsetHeight") > 400
+    broken = page.evaluate("""[...document.querySelectorAll('#timeline-spans td')].filter(cell => {
+      const text = document.createRange(); text.selectNodeContents(cell);
+      return !/\\s/.test(cell.textContent) && text.getClientRects().length > 1 && !cell.querySelector('button'); }).map(cell => cell.textContent)""")
+    assert broken == []
+
+
 def test_the_first_visit_is_light(page: Page, address: str) -> None:
     """Of the six megabytes that it once was less than half a megabyte travels."""
     travelled: list[int] = []

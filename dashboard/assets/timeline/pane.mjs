@@ -136,7 +136,7 @@ export class Pane {
   labels(g) { // the rank stays in sight while its rows are
     const gutter = this.left - 4;
     g.fillStyle = colour("--paper"); g.fillRect(0, this.top, gutter, this.height);
-    const room = Math.min(62, gutter * 0.26 + 8);
+    const room = gutter < 140 ? 24 : Math.min(62, gutter * 0.26 + 8);
     g.font = "12px system-ui, sans-serif"; g.textBaseline = "middle";
     const ends = new Map();
     const shown = this.visible();

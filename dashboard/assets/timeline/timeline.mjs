@@ -29,7 +29,7 @@ export class Timeline {
 
   // What other modules ask.
   get rows() { return this.panes[0].rows; }
-  get gutter() { return Math.min(250, Math.round(this.element.clientWidth * 0.3)); }
+  get gutter() { return Math.min(250, Math.max(Math.round(this.element.clientWidth * 0.3), 134)); } // on a phone lanes keep their names
   get width() { return Math.max(this.element.clientWidth - this.gutter, 50); }
   get low() { return this.view.low; } get high() { return this.view.high; }
   x(ns) { return this.gutter + (ns - this.view.low) / this.view.length * this.width; }
