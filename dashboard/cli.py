@@ -96,8 +96,10 @@ def _run(arguments: argparse.Namespace) -> int:
         if source is None:
             ranks = parse_ranks(arguments.ranks)
             with ProgressBar() as bar:
-                analysis = analyze(arguments.trace, warm_up=arguments.warm_up, ranks=ranks, progress=bar.update)
-            source = Source(analysis, others=others)
+                # Without a name here: what the source does not keep of it is given back.
+                source = Source(
+                    analyze(arguments.trace, warm_up=arguments.warm_up, ranks=ranks, progress=bar.update), others=others
+                )
         made_up = None if token or is_loopback(arguments.host) else secrets.token_urlsafe(24)
         app = create_app(source, host=arguments.host, token=token or made_up)
         certificate = certificate_of(arguments)

@@ -2,6 +2,8 @@
 
 import ctypes
 import sys
+import threading
+import time
 from typing import Final
 
 import pyarrow as pa
@@ -9,6 +11,8 @@ import pyarrow as pa
 #: glibc's name for the size from which on memory is the system's own, and what it is set to.
 _MMAP_THRESHOLD: Final = -3
 _LARGE_NBYTES: Final = 1 << 20
+#: Nobody has asked anything for so long: nobody waits while memory is given back.
+IDLE_S: Final = 2.0
 
 
 def give_back() -> None:
@@ -26,3 +30,37 @@ def give_back() -> None:
             option(_MMAP_THRESHOLD, _LARGE_NBYTES)
         if trim is not None:
             trim(0)
+
+
+class WhenIdle:
+    """Gives back what questions have left behind, once nobody asks any more."""
+
+    def __init__(self, idle_s: float = IDLE_S) -> None:
+        """Nothing has been asked yet."""
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._last_s = 0.0
+        self._is_waiting = False
+
+    def touch(self) -> None:
+        """A question has been answered."""
+        with self._lock:
+            self._last_s = time.monotonic()
+            if self._is_waiting:
+                return
+            self._is_waiting = True
+        self._wait(self._idle_s)
+
+    def _wait(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._look)
+        timer.daemon = True
+        timer.start()
+
+    def _look(self) -> None:
+        with self._lock:
+            left = self._last_s + self._idle_s - time.monotonic()
+            self._is_waiting = left > 0
+        if left > 0:
+            self._wait(left)
+        else:
+            give_back()

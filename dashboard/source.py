@@ -4,7 +4,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+import pandas as pd
+
 from ..collector.analysis import Analysis
+from ..collector.model.launches import Launches, rank_of, without_launches
 from ..collector.reports.summary import Summary, summarize
 from .freed_memory import give_back
 from .other_runs import OtherRuns
@@ -35,6 +38,9 @@ class Source:
             waiting: what is waited for while there is no analysis.
         """
         self._lock = threading.Lock()
+        self._launches: Launches | None = None
+        if analysis is not None and not is_live:  # a live one comes anew before packing has paid
+            analysis, self._launches = without_launches(analysis)
         self._analysis = analysis
         self._run: Run | None = None
         self._compared_run: Run | None = None
@@ -62,11 +68,22 @@ class Source:
     def replace(self, analysis: Analysis) -> None:
         """Show another analysis from now on."""
         with self._lock:
-            self._analysis = analysis
+            self._analysis, self._launches = analysis, None
             self._run = None
             self._summary = None
             self._is_preparing = False
             self._version += 1
+
+    def launches(self, rank: int) -> pd.DataFrame:
+        """How the activities of a rank's device were launched: LAUNCH_COLUMNS.
+
+        Raises:
+            LookupError: there is nothing to show yet.
+        """
+        analysis, packed = self._analysis, self._launches
+        if analysis is None:
+            raise LookupError("nothing has been recorded yet")
+        return rank_of(analysis.trace.launches, rank) if packed is None else packed.of_rank(rank)
 
     def summary(self) -> Summary:
         """What every page shows of the newest analysis; made once.
@@ -126,7 +143,7 @@ class Source:
             if self._analysis is None:
                 raise LookupError("nothing has been recorded yet")
             if self._run is None:
-                self._run = Run(self._analysis)
+                self._run = Run(self._analysis, self._launches)
             return self._run
 
     def prepare(self) -> None:

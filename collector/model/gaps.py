@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from ...timeline.model.trace import Trace, by_rank
 from .arrays import Floats, Integers
@@ -41,13 +42,16 @@ class Lead:
     all_median_ns: float
 
 
-def find_gaps(trace: Trace, device: Device, rank: int) -> Gaps | None:
-    """The gaps of a rank; None if its device is never idle, or it has none."""
+def find_gaps(trace: Trace, device: Device, rank: int, launched: pd.DataFrame) -> Gaps | None:
+    """The gaps of a rank; None if its device is never idle, or it has none.
+
+    Args:
+        launched: the rank's rows of LAUNCH_COLUMNS.
+    """
     if rank not in device.steps.ranks:
         return None
     row = device.steps.ranks.index(rank)
     own = by_rank(trace.spans).get(rank, trace.spans.iloc[:0])
-    launched = by_rank(trace.launches).get(rank, trace.launches.iloc[:0])
     idle, by_reason = idle_of(device.steps, device.breakdown, row, own, read_host(own), launched, device.has_steps)
     if not len(idle):
         return None
@@ -62,10 +66,13 @@ def find_gaps(trace: Trace, device: Device, rank: int) -> Gaps | None:
     return Gaps(rank=rank, counts=np.bincount(which, minlength=classes), time_ns=time_ns)
 
 
-def find_lead(trace: Trace, rank: int) -> Lead | None:
-    """How far a rank's host is ahead; None where the trace does not show its launches."""
-    launches = trace.launches[trace.launches["rank"].to_numpy() == rank]
-    launches = launches[launches["launched_ns"].to_numpy() >= 0]
+def find_lead(rank: int, launched: pd.DataFrame) -> Lead | None:
+    """How far a rank's host is ahead; None where the trace does not show its launches.
+
+    Args:
+        launched: the rank's rows of LAUNCH_COLUMNS.
+    """
+    launches = launched[launched["launched_ns"].to_numpy() >= 0]
     if len(launches) < 2:  # noqa: PLR2004  nothing to see over time
         return None
     begun, called = launches["start_ns"].to_numpy(), launches["launched_ns"].to_numpy()

@@ -67,9 +67,17 @@ class DeviceTable:
 
     def to_html(self, text: Callable[[str], str]) -> str:
         """Cells through `text`, which makes names of a trace harmless."""
-        head = "".join(f"<td>{text(name)}</td>" for name in self.header)
-        rows = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
-        return f"<h2>{text(self.title)}</h2><table><tr>{head}</tr>{rows}</table>"
+        # Words begin in line, numbers end in line.
+        kinds = [
+            "" if any(row[column][:1].isdigit() for row in self.rows) else ' class="words"'
+            for column in range(len(self.header))
+        ]
+        head = "".join(f"<th{kind}>{text(name)}</th>" for kind, name in zip(kinds, self.header, strict=True))
+        lines = (
+            "".join(f"<td{kind}>{text(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) for row in self.rows
+        )
+        rows = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f'<h2>{text(self.title)}</h2><div class="scrolls"><table><tr>{head}</tr>{rows}</table></div>'
 
     def to_markdown(self, escape: Callable[[str], str]) -> Iterator[str]:
         """Lines; cells through `escape`."""

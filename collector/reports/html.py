@@ -32,7 +32,8 @@ h1 {{ font-size: 20px; }} h2 {{ font-size: 16px; margin-top: 32px; }}
 ol.findings li {{ margin-bottom: 12px; }} .gain {{ font-weight: 600; }} pre {{ white-space: pre-wrap; }}
 .scrolls {{ overflow-x: auto; }} table {{ border-collapse: collapse; }}
 td, th {{ padding: 2px 12px 2px 0; text-align: right; font-weight: 400; vertical-align: top; }}
-td:first-child, .words {{ text-align: left; }} th {{ color: var(--soft); }}
+td:first-child, th:first-child, .words {{ text-align: left; }} th {{ color: var(--soft); }}
+.scrolls td, .scrolls th {{ white-space: nowrap; }}
 {STYLE}
 """
 _STYLE: Final = f"""
@@ -44,7 +45,7 @@ body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: va
 @media print {{
   :root {{ color-scheme: light; {_COLOURS["light"]} }}
   body {{ padding: 0; max-width: none; font-size: 11pt; }} section, tr, li {{ break-inside: avoid; }} h2 {{ break-after: avoid; }}
-  .scrolls {{ overflow: visible; }} .scrolls > .chart {{ min-width: 0; }}
+  .scrolls {{ overflow: visible; }} .scrolls td {{ white-space: normal; }} .scrolls > .chart {{ min-width: 0; }}
   details::details-content {{ content-visibility: visible; block-size: auto; }}
 }}
 """

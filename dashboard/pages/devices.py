@@ -81,7 +81,11 @@ def _ranks(device: Device | None, memories: Sequence[Memory]) -> list[int]:
 
 
 def _gaps(view: View, device: Device | None, rank: int | None) -> Any:
-    found = None if device is None or rank is None else find_gaps(view.analysis.trace, device, rank)
+    found = (
+        None
+        if device is None or rank is None
+        else find_gaps(view.analysis.trace, device, rank, view.source.launches(rank))
+    )
     if device is None or found is None:
         return None
     steps = max(device.steps.start_ns.shape[1], 1)
@@ -95,7 +99,7 @@ def _gaps(view: View, device: Device | None, rank: int | None) -> Any:
 
 
 def _lead(view: View, rank: int | None) -> Any:
-    found = None if rank is None else find_lead(view.analysis.trace, rank)
+    found = None if rank is None else find_lead(rank, view.source.launches(rank))
     if found is None:
         return None
     return chart(

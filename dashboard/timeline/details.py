@@ -184,12 +184,10 @@ def _of_collective(run: Run, collective: pd.Series) -> list[list[Any]]:
 
 def _of_launch(run: Run, number: int, span: pd.Series) -> list[list[Any]]:
     """From the host's call to what it launched on the device."""
-    table, rows = run.trace.launches, run.rows
-    if table.empty or span["lane_kind"] not in {str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)}:
+    if span["lane_kind"] not in {str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)}:
         return []
-    mine = table[
-        (table["rank"] == span["rank"]) & (table["start_ns"] == span["start_ns"]) & (table["launched_ns"] >= 0)
-    ]
+    table, rows = run.launches(int(span["rank"])), run.rows
+    mine = table[(table["start_ns"] == span["start_ns"]) & (table["launched_ns"] >= 0)]
     flows: list[list[Any]] = []
     for row in mine.head(1).to_dict("records"):
         lane = [at for at, name in enumerate(rows.lanes) if name == str(row["thread"])]

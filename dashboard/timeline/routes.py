@@ -17,6 +17,7 @@ from ...timeline.commands.arguments import clean
 from ...timeline.errors import TlkitError, UsageError
 from ...timeline.export.files import write
 from ...timeline.model.selection import select
+from ..freed_memory import WhenIdle
 from ..source import Source
 from . import details, search, tracks
 from .lod import MAX_COLUMNS, SHADES, view
@@ -41,6 +42,7 @@ def add_routes(server: Flask, source: Source, *, host: str = "127.0.0.1") -> Non
     Args:
         host: the address that is listened at, for links that others can open.
     """
+    tidy = WhenIdle()
 
     def route(name: str, answer: Callable[[Run], Any]) -> None:
         def handle() -> Any:
@@ -48,6 +50,8 @@ def add_routes(server: Flask, source: Source, *, host: str = "127.0.0.1") -> Non
                 found = answer(_run(source))
             except UsageError as error:
                 abort(400, description=str(error))
+            finally:
+                tidy.touch()
             return found if isinstance(found, Response) else jsonify(found)
 
         server.add_url_rule(f"/data/{name}", f"data_{name}", handle)
@@ -281,7 +285,7 @@ def _slice(run: Run) -> Response:
     if inside > MAX_SLICE:
         abort(400, description=f"{inside:,} spans are too many to export: zoom in")
     try:
-        part = select(run.trace, time_ns=(low, high))
+        part = select(run.whole_trace(), time_ns=(low, high))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "slice.json"
             write(part, path, "chrome")

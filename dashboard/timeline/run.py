@@ -1,6 +1,7 @@
 """A run as the timeline shows it: its rows, and what is derived from them when somebody first asks."""
 
 import threading
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -11,7 +12,8 @@ from ...collector.analysis import Analysis
 from ...collector.model.blame import find_path
 from ...collector.model.breakdown import EXPOSED, IDLE
 from ...collector.model.intervals import EMPTY, Intervals, union
-from ...timeline.model.trace import STEP_COLUMNS, by_rank, make_table
+from ...collector.model.launches import Launches, rank_of
+from ...timeline.model.trace import STEP_COLUMNS, Trace, by_rank, make_table
 from .block_sums import BlockSums
 from .rows import CATEGORIES, Rows, make_rows
 from .times import Codes, Values
@@ -20,8 +22,12 @@ from .times import Codes, Values
 class Run:
     """An analysis and what the timeline's routes need of it.  Safe to use from several threads."""
 
-    def __init__(self, analysis: Analysis) -> None:
-        """Arrange the spans; everything else comes later."""
+    def __init__(self, analysis: Analysis, launches: Launches | None = None) -> None:
+        """Arrange the spans; everything else comes later.
+
+        Args:
+            launches: those of the trace, if it has none itself (launches.py).
+        """
         self.analysis = analysis
         self.trace = analysis.trace
         self.rows: Rows = make_rows(analysis.trace, analysis.facts.breakdown)
@@ -29,6 +35,15 @@ class Run:
         self.kept: dict[Any, Any] = {}
         """Answers of table.py, under `lock`."""
         self._exposed: dict[int, Intervals] = {}
+        self._launches = launches
+
+    def launches(self, rank: int) -> pd.DataFrame:
+        """How the activities of a rank's device were launched: LAUNCH_COLUMNS."""
+        return rank_of(self.trace.launches, rank) if self._launches is None else self._launches.of_rank(rank)
+
+    def whole_trace(self) -> Trace:
+        """The trace with its launches, for those who write it."""
+        return self.trace if self._launches is None else replace(self.trace, launches=self._launches.table())
 
     @cached_property
     def step_table(self) -> pd.DataFrame:

@@ -91,6 +91,9 @@ def test_words_of_a_report_begin_in_line() -> None:
     analysis = analyze(make_trace(jittered(changed(2, 30, [1], forward=50))))
     text = to_html(summarize(analysis), analysis)
     assert '<th class="words">why</th><th>mean</th>' in text
+    assert (
+        text.count("<table") == text.count('<div class="scrolls"><table') > 1
+    )  # on a phone tables scroll, not the page
     evidence = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
     assert [len(found.splitlines()) for found in evidence] == [
         len(finding.evidence) for finding in summarize(analysis).shown_findings
