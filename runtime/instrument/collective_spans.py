@@ -249,5 +249,6 @@ def forget() -> None:
 
 def reduction(op: Any) -> str:
     """`sum`, `average` and so on, as a shard has them."""
+    op = getattr(op, "op", op)  # options of a process group hold it inside an object of C++
     name = "sum" if op is None else str(getattr(op, "name", op)).rpartition(".")[2].lower()
     return {"avg": "average", "premul_sum": "sum"}.get(name, name)

@@ -73,6 +73,10 @@ train(DistributedDataParallel(net), steps=20, slow_ms=40)
     buffers = (512 + 512) * 4 + 8
     assert set(sent["nbytes"]) == {buffers, buffers + PARAMETERS * 4}
     assert set(last["algorithm"]) == {"gloo"}
+    assert {kind: set(rows) for kind, rows in last.groupby("kind", observed=True)["op"]} == {
+        "allreduce": {"sum"},
+        "broadcast": {""},
+    }
 
     analysis = analyze(tmp_path / "t.json")
     assert analysis.verdict.class_ == "straggler"
