@@ -1,7 +1,8 @@
 """Who asked for the collectives of a Kineto trace, as the host's spans around their launch say.
 
 What is launched inside a backward pass, or by DDP's reducer, carries gradients; FSDP gathers parameters, there and before its
-modules' forward; a `c10d::` operator outside of both was called by the script.
+modules' forward; a `c10d::` operator outside of both was called by the script.  The host's own collectives run on threads of
+their own: what was asked for after an update, and before the next forward pass, was called by the script, too.
 """
 
 import re
@@ -18,6 +19,9 @@ _BACKWARD: Final = re.compile(
 _SHARDED: Final = re.compile(r"^FSDP::|FullyShardedDataParallel")
 _REPLICATED: Final = re.compile(r"^DistributedDataParallel\.forward|_broadcast_coalesced")
 _OPERATOR: Final = re.compile(r"^c10d::|^record_param_comms")
+_ASKS: Final = re.compile(r"^c10d::")
+_UPDATE: Final = re.compile(r"^Optimizer\.step#")
+_FORWARD: Final = re.compile(r"^DistributedDataParallel\.forward")
 
 
 class Asked(NamedTuple):
@@ -46,6 +50,43 @@ def find_callers(
 
     around = zip(kinds, is_in(_BACKWARD), is_in(_SHARDED), is_in(_REPLICATED), is_in(_OPERATOR), strict=True)
     return [_caller(*each) for each in around]
+
+
+def waited_between_passes(events: Events, rows: np.ndarray, threads: np.ndarray, collectives: np.ndarray) -> np.ndarray:
+    """Which collectives of the host were asked for between an update and the next forward pass, and waited for: bool[K].
+
+    None unless there is one `c10d::` operator for each: then the first has asked for the first of them, and so on.
+
+    Args:
+        rows: the host's complete events.
+        threads: of `rows`.
+        collectives: complete events of the host, in order of their starts.
+    """
+    names = events.texts["name"]
+
+    def matching(pattern: re.Pattern[str]) -> np.ndarray:
+        matches = np.array([pattern.search(name) is not None for name in names] or [False], bool)
+        found: np.ndarray = np.flatnonzero(matches[events.name[rows]])
+        return found[np.argsort(events.start[rows[found]], kind="stable")]
+
+    starts, ends = events.start[rows], events.start[rows] + events.duration[rows]
+    asks, updates, forwards = matching(_ASKS), matching(_UPDATE), matching(_FORWARD)
+    if len(asks) != len(collectives) or not len(asks) or not len(updates):
+        return np.zeros(len(collectives), bool)
+    asked_ns, over_ns = ends[asks], events.start[collectives] + events.duration[collectives]
+    updated_ns = np.sort(ends[updates])
+    update = np.searchsorted(updated_ns, asked_ns, side="right") - 1
+    forward = np.searchsorted(starts[forwards], asked_ns, side="right") - 1
+    forward_ns = starts[forwards][np.maximum(forward, 0)] if len(forwards) else np.zeros(len(asks), np.int64)
+    is_between = (update >= 0) & ((forward < 0) | (updated_ns[np.maximum(update, 0)] > forward_ns))
+    waits = np.zeros(len(asks), bool)
+    for thread in np.unique(threads[asks]).tolist():
+        begun = np.sort(starts[threads == thread])
+        mine = threads[asks] == thread
+        following = np.searchsorted(begun, asked_ns[mine], side="left")
+        waits[mine] = np.append(begun, np.iinfo(np.int64).max)[following] >= over_ns[mine]
+    waited: np.ndarray = is_between & waits
+    return waited
 
 
 def _caller(kind: str, in_backward: bool, in_sharded: bool, in_replicated: bool, in_operator: bool) -> str:  # noqa: FBT001  one row

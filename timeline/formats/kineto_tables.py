@@ -13,7 +13,7 @@ from ..model.trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
 from ..read.source import Source
 from ..scanning import Events
 from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
-from .kineto_callers import Asked, find_callers
+from .kineto_callers import Asked, find_callers, waited_between_passes
 from .kineto_launches import Launches, launches_of
 
 _STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
@@ -245,6 +245,7 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
             "nccl" if on_device else name.partition(":")[0]
             for on_device, name in zip(item.is_device[chosen], names, strict=True)
         ]
+        callers, waited = _callers(item, chosen, kinds)
         parts.append(
             {
                 "rank": np.full(len(rows), item.rank, np.int32),
@@ -261,16 +262,19 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
                 "start_ns": events.start[rows] + shift,
                 "dur_ns": events.duration[rows],
                 "copy_ns": np.zeros(len(rows), np.int64),
-                "caller": _encoded(_callers(item, chosen, kinds)),
-                "blocking": np.full(len(rows), -1, np.int8),
+                "caller": _encoded(callers),
+                "blocking": np.where(waited, 1, -1).astype(np.int8),
                 "where": _encoded([""] * len(rows)),
             }
         )
     return assemble(COLLECTIVE_COLUMNS, parts)
 
 
-def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> list[str]:
-    """Who asked for each collective: a device's by its launch; the host's own run on threads of their own."""
+def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Who asked for each collective, and which ones of user code were waited for at once.
+
+    A device's by their launch; the host's own run on threads of their own.
+    """
     events, host = item.events, item.rows[~item.is_device]
     threads = events.thread[host].astype(np.int64) << 32 | events.process[host]
     launched = item.launches.times[chosen]
@@ -278,7 +282,13 @@ def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> list
         np.where(launched >= 0, launched, events.start[item.rows[chosen]]),
         np.where(launched >= 0, item.launches.threads[chosen], -1),
     )
-    return find_callers(events, host, threads, asked, kinds)
+    callers = find_callers(events, host, threads, asked, kinds)
+    waited = np.zeros(len(chosen), bool)
+    on_host = ~item.is_device[chosen]
+    waited[on_host] = waited_between_passes(events, host, threads, item.rows[chosen[on_host]])
+    return [
+        "user" if is_waited and not caller else caller for caller, is_waited in zip(callers, waited, strict=True)
+    ], waited
 
 
 def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[str]:

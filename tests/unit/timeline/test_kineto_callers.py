@@ -46,6 +46,34 @@ def test_the_host_around_the_launch_says_who_asked(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_what_is_waited_for_between_the_update_and_the_next_forward_was_called_by_the_script(tmp_path: Path) -> None:
+    """Gloo's own threads show no caller: two metrics after the update, one that is not waited for, and a bucket of backward."""
+    events: list[dict[str, Any]] = []
+    for step in range(3):
+        at = 10_000 * step
+        events += [
+            host("DistributedDataParallel.forward", at, 1_000, thread=1),
+            host("autograd::engine::evaluate_function: MmBackward0", at + 1_100, 900, thread=1),
+            host("c10d::allreduce_", at + 2_050, 5, thread=1),
+            host("gloo:all_reduce", at + 2_060, 500, thread=9),
+            host("Optimizer.step#SGD.step", at + 3_000, 500, thread=1),
+            host("c10d::allreduce_", at + 4_000, 5, thread=1),
+            host("gloo:all_reduce", at + 4_010, 500, thread=9),
+            host("c10d::allreduce_", at + 4_600, 5, thread=1),
+            host("gloo:all_reduce", at + 4_610, 500, thread=9),
+            host("c10d::allreduce_", at + 5_200, 5, thread=1),
+            host("gloo:all_reduce", at + 5_210, 500, thread=9),
+            host("aten::add", at + 5_220, 600, thread=1),
+        ]
+    content = {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": events}
+    (tmp_path / "rank0.json").write_text(json.dumps(content))
+    table = open_trace(tmp_path / "rank0.json").collectives.sort_values("start_ns")
+
+    assert (
+        list(zip(table["caller"], table["blocking"], strict=True)) == [("", -1), ("user", 1), ("user", 1), ("", -1)] * 3
+    )
+
+
 def test_ddp_on_gpus(shared_traces: Path) -> None:
     """What the reducer launches from autograd's thread is gradients, what DDP broadcasts before a forward is not."""
     table = open_trace(shared_traces / "kineto" / "nccl_parser_config_nccl_data.json.gz").collectives
