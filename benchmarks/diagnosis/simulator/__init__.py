@@ -12,5 +12,6 @@ analysed.
     training   the training thread and the loader of a rank
     recording  what a run leaves behind
     cases      a job, its faults and the truth
+    host_load  what the runtime samples of the hosts
     shards, horovod, kineto   write a recording
 """

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .cases import Case, Truth, class_of
+from .cases import Case, class_of
+from .device import NCCL, DeviceRecording
 from .fault_kinds import KINDS
 from .faults import ALWAYS, GROWING, Fault
 
@@ -17,6 +18,8 @@ SURE_WIDTH: Final = 0.3
 ROUNDING: Final = 0.005
 #: Findings that promise what halving the bytes, hiding them, or another transport gains, whatever has made them slow.
 OTHER_REMEDIES: Final = {"bandwidth-bound", "exposed-communication", "exposed-nccl", "wrong-backend"}
+#: Collectives of which none has so many times the bytes of another do not tell latency from bytes.
+ALIKE: Final = 2.0
 #: Of two faults whose gains differ by no more, either may come first.
 EQUAL_GAINS: Final = 0.05
 
@@ -126,6 +129,20 @@ _PARTS: Final = {
 }
 
 
+def _are_sizes_alike(case: Case) -> bool:
+    """Whether the gradients' collectives all carry about as many bytes: then none shows what a collective of few would take."""
+    first = case.recording.ranks[0]
+    if isinstance(first, DeviceRecording):
+        sizes = [kernel.launch.nbytes for kernel in first.kernels if kernel.launch.kind == NCCL]
+    else:
+        sizes = [
+            sum(carried.tensor.nbytes for carried in executed.carried)
+            for executed in first.executed
+            if executed.carried[0].tensor.is_gradient
+        ]
+    return bool(sizes) and max(sizes) < ALIKE * min(sizes)
+
+
 def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
     """Class, ranks, cause."""
     kind = KINDS[fault.kind]
@@ -142,7 +159,9 @@ def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
     if is_horovod and kind.somewhere and named == late:  # who is late is in the file, and not with what
         ranks_right = True
     causes = {"late-rank"} if is_horovod and kind.somewhere else set()
-    if is_horovod and kind.somewhere and fault.pattern not in {ALWAYS, GROWING}:
+    # Several workers of a loader hand over their batches together, and then none for as many steps.
+    in_groups = fault.kind == "slow-dataset" and case.job.workers > 1
+    if is_horovod and kind.somewhere and (fault.pattern not in {ALWAYS, GROWING} or in_groups):
         causes.add("late-in-some-steps")
     if is_horovod and fault.kind in _SLOW_AGREEMENT:
         if case.job.has_cache and found.cause == "late-rank":  # without ticks a late rank looks the same; none is named
@@ -155,8 +174,10 @@ def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
         causes |= {"exposed-communication", "exposed-nccl"}  # a profile names no tensors
     if case.file_format == "kineto" and fault.kind == "slow-backward" and fault.is_blocked:
         causes |= {"slow-host-code", "host-code"}  # before its first operator nothing says that backward has begun
-    if fault.kind == "slow-link" and case.job.bytes_per_ns > VISIBLY_SLOW:
-        causes |= {"oversize-gradient", "late-gradients"}  # a quick network, and too many bytes for it
+    if fault.kind == "slow-link" and (case.job.bytes_per_ns > VISIBLY_SLOW or case.file_format == "kineto"):
+        causes |= {"oversize-gradient", "late-gradients"}  # too many bytes for the network, or nobody knows how many
+    if fault.kind == "high-latency" and _are_sizes_alike(case):
+        causes.add("bandwidth-bound")
     return (
         found.class_ == class_of(fault, case.file_format),
         ranks_right,
@@ -164,9 +185,13 @@ def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
     )
 
 
-def _candidates(truth: Truth) -> list[int]:
-    """Faults that may be named first."""
-    most = max(truth.gains, default=0.0)
+def _candidates(case: Case) -> list[int]:
+    """Faults that may be named first: those that gain most, of those that the file shows."""
+    truth = case.truth
+    shown = [
+        gain for fault, gain in zip(truth.faults, truth.gains, strict=True) if not _is_hidden(fault, case)
+    ] or truth.gains
+    most = max(shown, default=0.0)
     return [number for number, gain in enumerate(truth.gains) if gain >= most - EQUAL_GAINS]
 
 
@@ -210,9 +235,9 @@ def judge(
         fits, gain = _best_fit(top, case)
     if top is None:
         fits = (
-            most <= GREY_GAINS[1] or any(_is_hidden(truth.faults[number], case) for number in _candidates(truth)),
+            most <= GREY_GAINS[1] or any(_is_hidden(truth.faults[number], case) for number in _candidates(case)),
         ) * 3
-    candidates = [truth.faults[number] for number in _candidates(truth)]
+    candidates = [truth.faults[number] for number in _candidates(case)]
     is_doubt = top is None and is_unknown and not all(fits) and any(_cannot_tell(fault, case) for fault in candidates)
     if is_doubt:
         fits = (True, True, True)
@@ -251,7 +276,7 @@ def _best_fit(top: Found, case: Case) -> tuple[tuple[bool, bool, bool], float]:
         union = {rank for fault in truth.faults for rank in fault.ranks}
         is_class, is_cause = any(fit[0] for fit in either), any(fit[0] and fit[2] for fit in either)
         return (is_class, not top.ranks or set(top.ranks) <= union, is_cause), truth.gain
-    fits = {number: _fits(top, truth.faults[number], case) for number in _candidates(truth)}
+    fits = {number: _fits(top, truth.faults[number], case) for number in _candidates(case)}
     best = max(fits, key=lambda number: (sum(fits[number]), truth.gains[number]))
     return fits[best], truth.gains[best]
 

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from tlkit.timeline.record.shard_format import ShardClock, ShardFormat, ShardHeader, TensorLife
 
+from .host_load import host_samples
 from .jobs import Job
 from .noise import Noise, drifts
 from .recording import Executed, RankRecording, Recording
@@ -64,6 +65,11 @@ def write_shards(recording: Recording, job: Job, noise: Noise, folder: Path) -> 
     """One file a rank in `folder`."""
     clocks = _HostClocks(job, noise)
     folder.mkdir(parents=True, exist_ok=True)
+    loads = [
+        samples
+        for first in range(0, job.ranks, job.ranks_per_host)
+        for samples in host_samples(recording.ranks[first : first + job.ranks_per_host])
+    ]
     for rank, recorded in enumerate(recording.ranks):
         host = clocks.host_of(rank)
         header = ShardHeader(
@@ -81,6 +87,7 @@ def write_shards(recording: Recording, job: Job, noise: Noise, folder: Path) -> 
         clock = _RankClock(header.clock.origin_ns + _START_NS + clocks.errors_ns[host], clocks.drifts[host])
         form = ShardFormat(header)
         lines = [*_lines(form, recorded, clock, job.workers), *_readings(form, recorded, clock, header.clock)]
+        lines += [form.counter(name, clock.at(at_ns), value) for name, at_ns, value in loads[rank]]
         path = folder / ("t.json" if rank == 0 else f"t.rank{rank}.json")
         events = sum(text.count("\n") for text in lines) + 1
         path.write_text("".join(["[\n", *lines, ShardFormat(header).finish(events, 0)[:-2], "\n]\n"]), encoding="utf-8")

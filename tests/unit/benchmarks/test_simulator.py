@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tlkit.timeline import open_trace
+from tlkit.timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "diagnosis"))
 
@@ -171,7 +172,12 @@ def test_shards_read_back_as_they_were_simulated(tmp_path: Path) -> None:
             sum(carried.tensor.nbytes for carried in executed.carried) for executed in recorded.executed
         )
         assert len(trace.tensors[trace.tensors["rank"] == rank]) == sum(len(item.carried) for item in recorded.executed)
-        assert len(trace.counters[trace.counters["rank"] == rank]) == len(recorded.counters)
+        counters = trace.counters[trace.counters["rank"] == rank]
+        is_sampled = counters["name"].isin([PROCESS_CPU, HOST_CPU, HOST_CORES])
+        assert len(counters[~is_sampled]) == len(recorded.counters)
+        busy = counters.loc[counters["name"] == HOST_CPU, "value"]
+        assert (len(busy) > 0) == (rank % case.job.ranks_per_host == 0)
+        assert (busy <= 100 / 8).all()
 
 
 def test_horovods_file_reads_back(tmp_path: Path) -> None:
