@@ -47,6 +47,10 @@ class SlowOptimizer:
         outcome = facts.outcome(facts.without(str(Category.OPTIMIZER), common_ns - needed_ns))
         if outcome.gain < WORTH_RATIO / 2:
             return []
+        low, high = outcome.interval
+        if not nbytes:  # few bytes may be all that is updated
+            least_ns = ORDINARY_UPDATE_RATIO * (step_ns - float(common_ns.mean()))
+            high = max(high, facts.outcome(facts.without(str(Category.OPTIMIZER), common_ns - least_ns)).interval[1])
         name = _optimizer_name(facts)
         took = milliseconds(float(common_ns.mean()))
         return [
@@ -55,7 +59,7 @@ class SlowOptimizer:
                 cause="slow-optimizer-step",
                 ranks=facts.ranks,
                 predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
+                gain_interval=(low, high),
                 outcome=outcome,
                 confidence=0.7,
                 evidence={

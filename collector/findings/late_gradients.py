@@ -9,6 +9,8 @@ import pandas as pd
 
 from ...timeline.vocabulary import BACKWARD, Category
 from ..facts import Facts
+from ..model.breakdown import EXPOSED
+from ..model.host_load import find_host_load
 from ..model.intervals import EMPTY
 from ..model.words import milliseconds, shorten
 from ..predict.overlap import overlapped
@@ -23,10 +25,12 @@ LATE_SHARE: Final = 0.15
 LATE_BYTES_SHARE: Final = 0.3
 #: Fewer bytes a step cost a latency, whenever they come.
 LATE_NBYTES: Final = 1024 * 1024
-#: What hides on a processor takes cores from what hides it: where the run does not show how much, half of the time comes back.
+#: What hides on a processor takes cores from what hides it: where the run shows neither how much, nor cores that are idle, half
+#: of the time comes back.
 HIDDEN_ON_PROCESSOR: Final = 0.5
-#: So much of a step has to be hidden already for the run to show it.
+#: So much of a step has to be hidden already for the run to show it, or so much in the whole run.
 MIN_HIDDEN_RATIO: Final = 0.02
+MIN_HIDDEN_NS: Final = 500e6
 #: Nothing is reduced while backward runs if no more of the gradients than this is submitted before its last moments.
 NONE_EARLY: Final = 0.02
 LAST_MOMENTS: Final = 0.03
@@ -184,9 +188,9 @@ def _look_at_profile(facts: Facts) -> _When | None:
             all_ns += float(took[chosen].sum())
             early += int((progress < 1 - LAST_MOMENTS).sum())
             count += int(chosen.sum())
-    if not count:
-        return None
     per_step = max(facts.steps.count * len(facts.ranks), 1)
+    if count <= per_step:  # the only one is asked for when all is computed, whatever made it long
+        return None
     return _When(late_ns / max(all_ns, 1.0), early / count, float(LATE_NBYTES), count / per_step, "")
 
 
@@ -204,6 +208,13 @@ def _comes_back(facts: Facts) -> float:
     """How much of the time that is hidden does not make backward longer."""
     hidden_ns = float(facts.breakdown.hidden_ns.mean())
     knows_contention = facts.cpu.knows_starved or any(len(still) for still in facts.breakdown.still)
-    if not knows_contention or hidden_ns < MIN_HIDDEN_RATIO * facts.mean_step_ns:
+    in_run_ns = hidden_ns * facts.steps.count
+    if knows_contention and (hidden_ns >= MIN_HIDDEN_RATIO * facts.mean_step_ns or in_run_ns >= MIN_HIDDEN_NS):
+        return float(np.clip(1 - facts.contention_ns.mean() / hidden_ns, 0.0, 1.0))
+    load = find_host_load(facts.trace, facts.steps)
+    if load is None or load.lacks_cores or load.busy_ratio is None or load.cores_per_rank is None:
         return HIDDEN_ON_PROCESSOR
-    return float(np.clip(1 - facts.contention_ns.mean() / hidden_ns, 0.0, 1.0))
+    # The thread that moves bytes wants a core while the training computes; in the rest of the step its cores are idle.
+    waits_ns = float(np.sum([facts.part(part) for part in EXPOSED], axis=0).mean())
+    computes = max(1 - waits_ns / max(facts.mean_step_ns, 1.0), load.busy_ratio)
+    return float(np.clip(load.cores_per_rank * (1 - load.busy_ratio / max(computes, 1e-9)), 0.0, 1.0))

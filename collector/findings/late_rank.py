@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..facts import Facts
-from ..model.arrays import Mask, Matrix
+from ..model.arrays import Floats, Mask, Matrix
 from ..model.communication_only import OnlyCommunication, look_at_communication, shows_training, step_of
 from ..model.pattern import find_pattern
 from ..model.peers import find_excess
@@ -73,9 +73,10 @@ class LateSteps:
         asked = asked_by_rank(facts)
         if asked is not None and _named(facts, seen, *asked):
             return []
-        usual = float(np.quantile(seen.negotiate_ns, USUAL_QUANTILE))
-        excess = np.maximum(seen.negotiate_ns - usual, 0.0)
-        is_late = excess > np.maximum(LATE_STEP_RATIO * usual, MIN_RATIO * np.median(seen.step_ns))
+        # Tensors wait for the same rank one after the other: together longer than it is late, by as much as the last ones.
+        late, excess = _late_steps(seen, seen.negotiate_ns)
+        last_late, last_excess = _late_steps(seen, seen.last_wait_ns)
+        is_late, excess = late & last_late, np.minimum(excess, last_excess)
         count = int(is_late.sum())
         if count < (1 if len(is_late) >= ENOUGH_STEPS else MIN_LATE_OF_FEW) or count > MAX_LATE_STEPS_RATIO * len(
             is_late
@@ -107,6 +108,13 @@ class LateSteps:
                 ),
             )
         ]
+
+
+def _late_steps(seen: OnlyCommunication, waited_ns: Floats) -> tuple[Mask, Floats]:
+    """In which steps far more is waited than usual, and how much more in each: bool[S], float[S] (ns)."""
+    usual = float(np.quantile(waited_ns, USUAL_QUANTILE))
+    excess = np.maximum(waited_ns - usual, 0.0)
+    return excess > np.maximum(LATE_STEP_RATIO * usual, MIN_RATIO * np.median(seen.step_ns)), excess
 
 
 def _last_in(facts: Facts, is_late: Mask) -> int | None:
@@ -234,6 +242,7 @@ def _unnamed(facts: Facts, seen: OnlyCommunication) -> list[Finding]:
     doubt = "; unless Horovod's cycle (HOROVOD_CYCLE_TIME) takes that long" if may_be_cycle else ""
     # Jitter only adds: what nearly all steps have is nearer to the steady lateness than the mean is.
     gain = max(float(quarter), float(np.quantile(seen.last_wait_ns, 0.25))) / seen.mean_step_ns
+    gain = min(gain, seen.ratio(seen.negotiate_ns))
     return [
         Finding(
             class_="straggler",

@@ -13,7 +13,7 @@ from ..predict.change import Change
 from ..predict.serial import WAITING_CALLERS
 from .base import WORTH_RATIO, Finding
 from .callers import called_by_user
-from .transport import is_one_host, is_slow_link, lacks_cores
+from .transport import TIME_SLICE_NS, is_one_host, is_slow_link, lacks_cores
 
 #: A collective of no bytes takes less than this on networks of today, and between the processes of a host.
 GOOD_NS: Final = 0.5e6
@@ -39,7 +39,10 @@ class HighLatency:
             return []
         latency_ns = _latency_ns(facts)
         one_host = is_one_host(facts)
-        if latency_ns < (MIN_ON_ONE_HOST_NS if one_host else MIN_NS) or lacks_cores(facts):
+        least_ns = MIN_ON_ONE_HOST_NS if one_host else MIN_NS
+        if lacks_cores(facts):  # each rank may wait for its core in each round of a ring
+            least_ns = max(least_ns, 2 * len(facts.ranks) * TIME_SLICE_NS)
+        if latency_ns < least_ns:
             return []
         costs, mine = facts.replay.costs, ~called_by_user(facts)
         took = costs.latency_ns + costs.transfer_ns

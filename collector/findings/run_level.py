@@ -1,6 +1,6 @@
 """What only shows over the whole run: all ranks become slower, stall now and then, or are slow in a stretch of steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +19,8 @@ from .transport import within_time_slice
 
 #: Fewer steps than this show neither trend nor rhythm.
 MIN_STEPS: Final = 12
+#: Stretches of a run between which slopes are compared.
+MAX_STRETCHES: Final = 100
 #: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
 
@@ -38,10 +40,11 @@ class Lapses:
         excess = _after_warm_up(find_lapses(shared, facts.mean_step_ns))
         if not excess.any():
             return []
-        outcome = _without(facts, excess > 0)
+        pattern = find_pattern(excess, facts.steps.numbers)
+        outcome = _without_growth(facts) if pattern.kind == "growing" else _without(facts, excess > 0)
         if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess):
             return []
-        return [_describe(facts, excess, outcome)]
+        return [_describe(facts, excess, pattern, outcome)]
 
 
 def _is_chance(facts: Facts, excess: np.ndarray) -> bool:
@@ -60,10 +63,9 @@ def _after_warm_up(excess: np.ndarray) -> np.ndarray:
     return np.where(np.arange(len(excess)) < first, 0.0, excess) if is_warm_up else excess
 
 
-def _describe(facts: Facts, excess: np.ndarray, outcome: Outcome) -> Finding:
+def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outcome) -> Finding:
     """Name the steps and the part."""
     hit = excess > 0
-    pattern = find_pattern(excess, facts.steps.numbers)
     part, share, by_part = _part_of(facts, hit)
     amount = float(excess[hit].mean())
     cause = {
@@ -137,20 +139,68 @@ def _part_of(facts: Facts, hit: np.ndarray) -> tuple[str, float, dict[str, int]]
 
 def _without(facts: Facts, hit: np.ndarray) -> Outcome:
     """These steps as the usual ones: what all ranks have in common, and every operation, no longer than usual."""
-    assert facts.graph is not None
-    graph = facts.graph
     work: dict[str, np.ndarray] = {}
-    for part in (name for name in PARTS if name not in EXPOSED or name == IDLE):
-        values = facts.part(part).astype(float)
+    for part, values in _own_parts(facts):
         shared = values.min(axis=0)
         usual = float(np.quantile(shared[~hit] if (~hit).any() else shared, 0.3))
-        less = np.where(hit, np.maximum(shared - usual, 0.0), 0.0)
-        work[part] = removed(values, less)
-    operations = graph.operations
-    step = np.clip(np.searchsorted(graph.steps.end_ns.max(axis=0), operations.end_ns), 0, facts.steps.count - 1)
-    took = pd.DataFrame({"nbytes": operations.nbytes, "took": operations.duration_ns.astype(float)})
+        work[part] = removed(values, np.where(hit, np.maximum(shared - usual, 0.0), 0.0))
+    took = _operations(facts)
     usual_ns = took.groupby("nbytes")["took"].transform("median").to_numpy()
     own = took["took"].to_numpy()
-    quicker = np.where(hit[step], removed(own, own - usual_ns), 1.0)
+    quicker = np.where(hit[took["step"].to_numpy()], removed(own, own - usual_ns), 1.0)
     loading = np.where(hit, work[_DATA], 1.0)
     return facts.outcome(Change(work=work, latency=quicker, transfer=quicker, loading=loading))
+
+
+def _without_growth(facts: Facts) -> Outcome:
+    """Every step as the first ones: what grows has been growing since then, also where it was no more than chance yet."""
+    work = {part: removed(values, growth(values.min(axis=0))) for part, values in _own_parts(facts)}
+    took = _operations(facts)
+    own, by_size = took["took"].to_numpy(), np.zeros(len(took))
+    for rows in took.groupby("nbytes").indices.values():
+        by_step = (
+            took.iloc[rows].groupby("step")["took"].mean().reindex(range(facts.steps.count)).interpolate("nearest")
+        )
+        if by_step.notna().all():
+            by_size[rows] = growth(by_step.to_numpy())[took["step"].to_numpy()[rows]]
+    quicker = removed(own, by_size)
+    return facts.outcome(Change(work=work, latency=quicker, transfer=quicker, loading=work[_DATA]))
+
+
+def growth(values: np.ndarray) -> np.ndarray:
+    """How much longer each step is than the first one would be: along a straight line that single steps do not bend.
+
+    The slope is the median of those between any two steps (Theil and Sen), or between two stretches of many steps.
+
+    Args:
+        values: float[step].
+
+    >>> growth(np.array([9.0, 5, 6, 7, 8, 9, 10, 11])).round(6).tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    >>> growth(np.array([5.0, 4, 3, 2])).tolist()
+    [0.0, 0.0, 0.0, 0.0]
+    """
+    steps = np.arange(len(values))
+    stretches = np.array_split(steps, min(len(values), MAX_STRETCHES))
+    middle = np.array([stretch.mean() for stretch in stretches])
+    level = np.array([np.median(values[stretch]) for stretch in stretches])
+    first, second = np.triu_indices(len(middle), 1)
+    slope = float(np.median((level[second] - level[first]) / (middle[second] - middle[first]))) if len(first) else 0.0
+    if slope <= 0:
+        return np.zeros(len(values))
+    return np.clip(values - float(np.median(values - slope * steps)), 0.0, slope * steps)
+
+
+def _own_parts(facts: Facts) -> Iterator[tuple[str, np.ndarray]]:
+    """Parts of the ranks' own time: float[rank, step]."""
+    for part in PARTS:
+        if part not in EXPOSED or part == IDLE:
+            yield part, facts.part(part).astype(float)
+
+
+def _operations(facts: Facts) -> pd.DataFrame:
+    """Bytes, duration and step of each operation."""
+    assert facts.graph is not None
+    operations, ends = facts.graph.operations, facts.graph.steps.end_ns.max(axis=0)
+    step = np.clip(np.searchsorted(ends, operations.end_ns), 0, facts.steps.count - 1)
+    return pd.DataFrame({"nbytes": operations.nbytes, "took": operations.duration_ns.astype(float), "step": step})

@@ -46,7 +46,7 @@ class OnlyCommunication:
     wait_ns: Floats
     """How long the step's tensors wait for the last rank: the median over the tensors."""
     last_wait_ns: Floats
-    """The same for the last quarter of them: what computes slowly delays the last ones most."""
+    """The same for the last quarter of them, while nothing moves: what computes slowly delays the last ones most."""
     agreeing_ns: Floats
     """From the last rank's tick to the end of the negotiation: the median over the collectives; zeros without ticks."""
     cycle_ns: float
@@ -94,6 +94,11 @@ def look_at_communication(facts: Facts) -> OnlyCommunication:
             "negotiated": known["negotiated_ns"].to_numpy(),
         }
     )
+    moments = facts.breakdown.moments[0]
+    moving = union(moments[str(Category.COLLECTIVE)], moments[str(Category.FUSION)])
+    # While another collective moves a tensor may wait for that, and not for a rank.
+    asked, agreed = known["submitted_ns"].to_numpy(), known["negotiated_ns"].to_numpy()
+    table["still"] = np.maximum(table["wait"] - total_within(moving, asked, np.maximum(asked, agreed)), 0.0)
     by_step = table[table["step"] >= 0].groupby("step")
     place = by_step.cumcount(ascending=False)
     is_last = place < np.ceil(_LAST_PART * by_step["wait"].transform("size"))
@@ -101,8 +106,6 @@ def look_at_communication(facts: Facts) -> OnlyCommunication:
     columns = range(facts.steps.count)
     starts, ends = facts.steps.start_ns[0], facts.steps.end_ns[0]
     last = by_step["negotiated"].max().reindex(columns).fillna(pd.Series(ends)).to_numpy(dtype=np.int64)
-    moments = facts.breakdown.moments[0]
-    moving = union(moments[str(Category.COLLECTIVE)], moments[str(Category.FUSION)])
     cycle_ns, marked = _cycle(facts)
     return OnlyCommunication(
         step_ns=facts.breakdown.step_ns[0].astype(float),
@@ -111,7 +114,7 @@ def look_at_communication(facts: Facts) -> OnlyCommunication:
         exposed_ns=total_within(moving, np.clip(last, starts, ends), ends).astype(float),
         outside_ns=part[Category.OTHER],
         wait_ns=by_step["wait"].median().reindex(columns).fillna(0.0).to_numpy(dtype=np.float64),
-        last_wait_ns=of_last["wait"].median().reindex(columns).fillna(0.0).to_numpy(dtype=np.float64),
+        last_wait_ns=of_last["still"].median().reindex(columns).fillna(0.0).to_numpy(dtype=np.float64),
         agreeing_ns=_agreeing(facts),
         cycle_ns=cycle_ns,
         has_cycle_marks=marked,

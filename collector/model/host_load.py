@@ -28,6 +28,8 @@ class HostLoad:
     """Of all cores of that host, taken by processes that are not ranks (loader workers count as such)."""
     starved_ratio: float | None
     """Of the steps of the worst rank: ready to run, and without a core."""
+    cores_per_rank: float | None
+    """Of the busiest host."""
 
     @property
     def is_heavy(self) -> bool:
@@ -59,8 +61,8 @@ def find_host_load(trace: Trace, steps: Steps) -> HostLoad | None:
     busiest = max(_hosts(trace, means, sums), default=None, key=lambda host: host[0])
     if busiest is None and starved_ratio is None:
         return None
-    busy, others = busiest or (None, None)
-    return HostLoad(busy_ratio=busy, others_ratio=others, starved_ratio=starved_ratio)
+    busy, others, cores = busiest or (None, None, None)
+    return HostLoad(busy_ratio=busy, others_ratio=others, starved_ratio=starved_ratio, cores_per_rank=cores)
 
 
 def _within(table: pd.DataFrame, column: str, steps: Steps) -> pd.DataFrame:
@@ -93,8 +95,10 @@ def _own_percent(sums: pd.DataFrame) -> dict[int, float]:
     return {int(str(rank)): 100 * float(ratio) for rank, ratio in ratios.items()}
 
 
-def _hosts(trace: Trace, means: "pd.Series[float]", sums: pd.DataFrame) -> list[tuple[float, float | None]]:
-    """For each host that was metered the busy share of its cores, and that of others."""
+def _hosts(
+    trace: Trace, means: "pd.Series[float]", sums: pd.DataFrame
+) -> list[tuple[float, float | None, float | None]]:
+    """For each host that was metered the busy share of its cores, that of others, and its cores for each rank."""
 
     def of(name: str, ranks: list[int]) -> list[float]:
         return [float(means[name, rank]) for rank in ranks if (name, rank) in means.index]
@@ -110,6 +114,8 @@ def _hosts(trace: Trace, means: "pd.Series[float]", sums: pd.DataFrame) -> list[
         if not busy:
             continue
         ratio = busy[0] / 100
-        known = bool(cores) and len(own) == len(ranks) and trace.meta.size == len(trace.meta.ranks)
-        found.append((ratio, max(ratio - sum(own) / 100 / max(cores[0], 1), 0.0) if known else None))
+        is_whole = bool(cores) and trace.meta.size == len(trace.meta.ranks)
+        known = is_whole and len(own) == len(ranks)
+        others = max(ratio - sum(own) / 100 / max(cores[0], 1), 0.0) if known else None
+        found.append((ratio, others, cores[0] / len(ranks) if is_whole else None))
     return found

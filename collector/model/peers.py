@@ -73,7 +73,7 @@ def find_excess(work_ns: np.ndarray, step_ns: float) -> Excess | None:
     apart = work - work.mean(axis=0)
     spread = _spread(work, apart - np.median(apart, axis=1, keepdims=True))
     usual = np.quantile(apart, USUAL_QUANTILE, axis=1)
-    behind = work - _typical_peer(work, usual, max(SURE * spread / steps**0.5, MIN_RATIO / 2 * step_ns))
+    behind = work - _typical_peer(work, usual, max(SURE * spread / steps**0.5, MIN_RATIO / 2 * step_ns), spread)
     smooth = _running_median(behind)
     steady = np.where(smooth > max(CLEAR * spread, MIN_RATIO * step_ns), smooth, 0.0)
     always = (steady > 0).mean(axis=1) >= ALWAYS_RATIO
@@ -131,11 +131,11 @@ def _spread(work: Matrix, noise: Matrix) -> float:
     return float(min(beside, own))
 
 
-def _typical_peer(work: Matrix, usual: Floats, clear_ns: float) -> Floats:
+def _typical_peer(work: Matrix, usual: Floats, clear_ns: float, spread: float) -> Floats:
     """What a rank that is not slow works in each step: float[S].
 
-    Where the ranks' usual work clearly differs, the mean of the quick ones; else the lower median of a step, so that those
-    that are slow in turn do not count.
+    Where the ranks' usual work clearly differs, the mean of the quick ones; else the median of a step, and the quicker one of
+    the two in the middle where these are no more alike: those that are slow in turn do not count.
     """
     low, high = float(usual.min()), float(usual.max())
     # A small usual difference must not hide that the quicker rank is the slow one now and then.
@@ -143,7 +143,10 @@ def _typical_peer(work: Matrix, usual: Floats, clear_ns: float) -> Floats:
     differ = high - low > max(clear_ns, SMALL_BESIDE * float(np.quantile(behind, 0.98)))
     quick = usual <= (low + 0.5 * (high - low) if differ else high)
     chosen = np.sort(work[quick] - usual[quick][:, None], axis=0) + usual[quick].mean()
-    return np.asarray(chosen[(len(chosen) - 1) // 2] if len(chosen) < 4 else np.median(chosen, axis=0))  # noqa: PLR2004
+    low_middle, high_middle = chosen[(len(chosen) - 1) // 2], chosen[len(chosen) // 2]
+    if len(chosen) < 4:  # noqa: PLR2004
+        return np.asarray(low_middle)
+    return np.asarray(np.where(high_middle - low_middle > SPIKE * spread, low_middle, (low_middle + high_middle) / 2))
 
 
 def _running_median(values: Matrix) -> Matrix:

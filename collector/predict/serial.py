@@ -2,8 +2,8 @@
 
 The recording rank executes one collective after another.  Gradients are asked for by backward, which nothing here delays:
 their requests stay where they are, and a step becomes shorter by as much as its last collective ends sooner, no further than
-its last request.  Blocking calls of user code come one after the other, each asked for when the one before is through: what one
-of them saves moves all that follows.
+the last request of all ranks.  Blocking calls of user code come one after the other, each asked for when the one before is
+through: what one of them saves moves all that follows.
 
 Legend of shapes: K collectives of the recording rank in the analysed steps, in the order in which they began; S steps.
 """
@@ -30,6 +30,8 @@ NEARLY_ALWAYS: Final = 0.9
 MIN_CALLS: Final = 3
 #: A call carries a few numbers.
 MAX_CALL_NBYTES: Final = 1 << 20
+#: What agreeing takes when nobody is late: the quickest of so many collectives.
+QUICK: Final = 0.1
 #: Callers that wait for what they ask (timeline/formats/horovod_names.py knows them by their names).
 WAITING_CALLERS: Final = ("user", "object", "barrier")
 
@@ -130,9 +132,14 @@ class Serial:
         alone = np.where(gone, -np.inf, ready - origin + apart + run)
         total = np.cumsum(behind + run)
         ends = np.maximum.accumulate(alone - total) + total - apart + origin
-        # Backward has to come to its end, whatever is left to reduce.
-        floor = np.maximum.reduceat(self.asked_ns, np.flatnonzero(first))[unit]
-        saved: Floats = np.where(last, np.clip(self.end_ns - np.maximum(ends, floor), 0.0, None), 0.0)
+        # Backward has to come to its end on all ranks, whatever is left to reduce.  What was not held up by the collective in
+        # front waited for the last of them, but for what agreeing itself takes.
+        agreeing = float(np.quantile(lead[~queued], QUICK)) if (~queued).any() else 0.0
+        over = self.asked_ns + np.where(queued, 0.0, np.maximum(lead - np.maximum(agreeing, sooner), 0.0))
+        floor = np.maximum.reduceat(over, np.flatnonzero(first))[unit]
+        # What no longer moves, and what is agreed on sooner, is all that a step can become shorter by.
+        most = np.add.reduceat(self.took_ns - run + sooner, np.flatnonzero(first))[unit]
+        saved: Floats = np.where(last, np.clip(self.end_ns - np.maximum(ends, floor), 0.0, most), 0.0)
         return saved
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.traces import MS
 from tlkit.collector import Analysis, analyze
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, make_table
 
 from .runs import even, record
 
@@ -18,6 +19,28 @@ def run(latency_ms: float, ms_a_megabyte: float, hosts: tuple[str, ...] = ("a", 
     run_ns = (latency_ms * MS + nbytes / 1e6 * ms_a_megabyte * MS).astype(np.int64)
     trace = record(replace(plan, nbytes=nbytes, run=run_ns))
     return analyze(replace(trace, meta=replace(trace.meta, hosts=dict(enumerate(hosts)))))
+
+
+def without_cores(analysis: Analysis) -> Analysis:
+    """The same run, whose training threads wait for a core in a quarter of each step."""
+    steps = analysis.facts.steps
+    rows: dict[str, list[object]] = {name: [] for name in COUNTER_COLUMNS}
+    for row, rank in enumerate(steps.ranks):
+        for begin, end in zip(steps.start_ns[row].tolist(), steps.end_ns[row].tolist(), strict=True):
+            for column, value in zip(rows, (rank, "forward starved_ns", end - 1, (end - begin) / 4), strict=True):
+                rows[column].append(value)
+    return analyze(replace(analysis.trace, counters=make_table(COUNTER_COLUMNS, rows)))
+
+
+@pytest.mark.parametrize(("latency_ms", "is_told"), [(40, True), (8, False)])
+def test_without_cores_only_a_latency_beyond_their_time_slices_is_the_networks(
+    latency_ms: float, *, is_told: bool
+) -> None:
+    """Two ranks of a ring wait four times for a slice of four milliseconds at most."""
+    found = {finding.cause for finding in without_cores(run(latency_ms, 0.1)).findings}
+
+    assert ("high-latency" in found) == is_told
+    assert "high-latency" in {finding.cause for finding in run(latency_ms, 0.1).findings}
 
 
 def test_a_latency_far_above_that_of_networks_is_the_verdict() -> None:

@@ -96,6 +96,14 @@ def test_ranks_that_are_slow_in_turn_are_all_found(ranks: int) -> None:
     assert excess.sum() == pytest.approx(MORE, rel=0.2)
 
 
+def test_half_of_the_ranks_that_are_slow_in_the_same_steps_do_not_hide_each_other() -> None:
+    """The median of four ranks of which two are slow is that of nobody."""
+    rows, mean = named(delays(4, [1, 2], lambda step: step % 5 == 0))
+
+    assert sorted(rows) == [1, 2]
+    assert mean[[1, 2]] == pytest.approx(MORE / 5, rel=0.1)
+
+
 def test_a_slow_rank_is_found_in_the_right_steps() -> None:
     more = delays(4, [2], lambda step: (step >= 20) & (step < 40))
     work = jitter(4, STEPS, 0.01, 0) + more

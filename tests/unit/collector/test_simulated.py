@@ -96,3 +96,29 @@ def test_collectives_of_devices_that_take_long_whatever_they_carry(tmp_path: Pat
     assert [fault.kind for fault in case.truth.faults] == ["high-latency"]
     assert first.cause == "high-latency"
     assert first.gain == pytest.approx(case.truth.gain, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("seed", "file_format", "cause", "tolerance"),
+    [
+        # All tensors wait for a rank that is late: not as long together as each of them one after the other.
+        (118_869_422_000_037, "horovod", "late-in-some-steps", 0.02),
+        # A tensor that waits for the huge one in front of it waits for no rank.
+        (701_857_235_000_015, "horovod", "late-rank", 0.03),
+        # What moves for a millisecond saves no more than that, though all waits for a rank meanwhile.
+        (118_869_422_000_041, "horovod", "late-rank", 0.02),
+        # Metrics between the update and the next forward pass.
+        (960_998_221_000_053, "kineto", "blocking-calls", 0.03),
+        # Growth counts from the first step on, and not from where it is clear of chance.
+        (622_776_061_000_053, "kineto", "slowing-down", 0.1),
+        # Hosts with idle cores hide communication for nothing.
+        (622_776_061_000_028, "tlkit", "late-gradients", 0.02),
+    ],
+)
+def test_gains_that_were_far_off(seed: int, file_format: str, cause: str, tolerance: float, tmp_path: Path) -> None:
+    case = make_case(seed, "", file_format)
+    write_case(case, tmp_path)
+    found = diagnose(tmp_path).findings[0]
+
+    assert found.cause == cause
+    assert found.gain == pytest.approx(max(case.truth.gains), abs=tolerance)
