@@ -22,8 +22,8 @@ MAX_COLUMNS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Rectangles to draw, one in each position of the arrays."""
+class Rectangles:
+    """What a view draws: one rectangle in each position of the arrays."""
 
     row: np.ndarray
     """int32: place among the rows asked for."""
@@ -55,7 +55,7 @@ class View:
         return b"".join(parts)
 
 
-def view(rows: Rows, low_ns: int, high_ns: int, shown: Sequence[int], columns: int) -> View:
+def view(rows: Rows, low_ns: int, high_ns: int, shown: Sequence[int], columns: int) -> Rectangles:
     """What `columns` columns show of some rows between two times.
 
     Args:
@@ -78,8 +78,8 @@ def view(rows: Rows, low_ns: int, high_ns: int, shown: Sequence[int], columns: i
         parts.append((np.full(len(part[0]), place, np.int32), *part))
     if not parts:
         empty = np.empty(0, np.int32)
-        return View(empty, empty.astype(np.float32), empty.astype(np.float32), empty, empty, empty)
-    return View(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return Rectangles(empty, empty.astype(np.float32), empty.astype(np.float32), empty, empty, empty)
+    return Rectangles(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _row(
