@@ -48,6 +48,6 @@ class RuntimeFailure(TlkitError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of somebody else's says, on one line: its name, and what it tells."""
+    """The name and message of a foreign exception, on one line."""
     told = str(error).strip().splitlines()
     return f"{type(error).__name__}: {told[0][:200]}" if told else type(error).__name__

@@ -1,4 +1,4 @@
-"""The graph of a run of which only sums are known: parts of each step of each rank, and no common clock.
+"""The graph of a run with known sums only: parts of each step of each rank, and no common clock.
 
 Frontier accounting (StageFrontier, 2026): the parts of a step are taken in a fixed order; at each boundary the *frontier* is the
 longest time that any rank has needed up to there.  Its increments add up to the step, need no common clock, and name the

@@ -13,7 +13,7 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
 def add_token(add: Callable[..., Any], purpose: str) -> None:
-    """The token: a file keeps it from the list of processes, which everybody on the machine can read."""
+    """The token: a file keeps it from the list of processes, which every user of the machine can read."""
     add("--token-file", metavar="FILE", help="file that contains the token")
     add("--token", help=f"{purpose}; visible to other users of this machine")
 
@@ -36,7 +36,7 @@ def certificate_of(arguments: argparse.Namespace) -> tuple[str, str | None] | No
 
 
 def read_token(file: str | None, otherwise: str | None) -> str | None:
-    """A token from a file, which keeps it from the list of processes that everybody can read; else `otherwise`.
+    """A token from a file, which keeps it from the list of processes, which every user can read; else `otherwise`.
 
     Raises:
         UsageError: the file cannot be read, or contains no token.

@@ -66,7 +66,7 @@ def serve(
 
     Args:
         name: of the command, for what it prints.
-        shown_token: a token that is printed with the address, since nobody knows it.
+        shown_token: a token that is printed with the address, because it was generated.
         certificate: files with a certificate and its key (None: in the same file), to serve https.
 
     Raises:

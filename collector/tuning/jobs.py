@@ -56,7 +56,7 @@ class JobResult:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended badly, or nobody has counted steps."""
+        """Whether it failed, or no steps were counted."""
         return self.timed_out or self.status != 0 or not self.trials
 
     @property

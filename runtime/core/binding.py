@@ -53,23 +53,23 @@ class ProcessGroup(Protocol):
     """Global ranks, in order."""
 
     def algorithm(self, device: str, /) -> str:
-        """How the timeline calls what moves the tensors of a device, such as `cpu`."""
+        """The timeline's name for the transport of the tensors of a device, such as `cpu`."""
 
     def close(self) -> None:
-        """Let go of the connections, together with the other ranks."""
+        """Close the connections, together with the other ranks."""
 
     def abort(self) -> None:
-        """Let go of the connections without the other ranks."""
+        """Close the connections without the other ranks."""
 
 
 class Pending(Protocol):
-    """A batch that a device has been handed, and may not have done."""
+    """A batch that was launched on a device and may not be finished."""
 
     def wait(self) -> tuple[int, int] | None:
-        """Block until the device has done it.
+        """Block until the device has finished it.
 
         Returns:
-            When it began and ended, on the recorder's clock; None if nobody asked.
+            When it began and ended, on the recorder's clock; None if the times were not requested.
 
         Raises:
             Exception: whatever the device says of it.
@@ -102,7 +102,7 @@ class Binding(Protocol):
         """
 
     def open_board(self, launched: Launched, timeout_s: float) -> Board:
-        """The store at MASTER_ADDR and MASTER_PORT, which anybody can read and write.
+        """The store at MASTER_ADDR and MASTER_PORT, which every host on the network can read and write.
 
         Raises:
             RuntimeFailure: it cannot be reached.
@@ -129,7 +129,7 @@ class Binding(Protocol):
         """What a rank that has joined brings to a collective: values that change nothing.
 
         Args:
-            device: where, for a tensor that is not on the CPU; the CPU if nobody has said where.
+            device: where, for a tensor that is not on the CPU; the CPU if none is given.
         """
 
     def mark_absent(self, entry: Entry) -> None:

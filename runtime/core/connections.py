@@ -25,10 +25,10 @@ _POLL_S: Final = 0.02
 
 
 def private_folder() -> Path:
-    """A folder that nobody but this user can enter.
+    """A folder that only this user can enter.
 
     Raises:
-        RuntimeFailure: its name is taken by somebody else.
+        RuntimeFailure: another user has a folder of this name.
     """
     folder = Path(tempfile.gettempdir()) / f"tlkit-{os.geteuid()}"
     with contextlib.suppress(FileExistsError):
@@ -117,11 +117,11 @@ def _lock(path: Path, timeout_s: float) -> int:
 
 
 def connect_within_host(path: Path) -> socket.socket:
-    """Connect to whoever listens at `path`.
+    """Connect to the process that listens at `path`.
 
     Raises:
-        OSError: nobody does.
-        NotOfThisJob: another user does.
+        OSError: no process listens there.
+        NotOfThisJob: it is another user's process.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:

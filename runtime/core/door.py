@@ -69,7 +69,7 @@ class Door:
         self.close()
 
     def wait(self, timeout_s: float) -> list[Guest]:
-        """Who has proved himself; returns as soon as there is one, or after `timeout_s`.
+        """The ranks that have been authenticated; returns as soon as there is one, or after `timeout_s`.
 
         Raises:
             OSError: the door was closed meanwhile.

@@ -114,7 +114,7 @@ class Executor:
         self._completions.finish(entries, self._aborted)
 
     def wake(self) -> None:
-        """Have the thread execute what is left, if nobody does."""
+        """Let the executor's thread execute the remaining batches, if no other thread does."""
         if self.can_help:
             with self._changed:
                 self._changed.notify()

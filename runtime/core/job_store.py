@@ -43,7 +43,7 @@ class JobStore:
         self._server = server
         self._lock = threading.Lock()
         self.given_up = ""
-        """Why nobody waits for a key any more; "" while somebody may."""
+        """Why waiting for keys has ended; "" while it is possible."""
 
     @staticmethod
     def serve(connections: Sequence[socket.socket]) -> "JobStore":
@@ -60,10 +60,10 @@ class JobStore:
         self._ask(_Ask.SET, key, value.encode() if isinstance(value, str) else bytes(value))
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        """The value of a key, as soon as somebody has set it.
+        """The value of a key; blocks until it is set.
 
         Raises:
-            TimeoutError: nobody has, within `timeout_s`.
+            TimeoutError: it was not set within `timeout_s`.
             RuntimeFailure: rank 0 is gone, or it was given up.
         """
         deadline = time.monotonic() + timeout_s

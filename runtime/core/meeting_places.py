@@ -35,7 +35,7 @@ class Board(Protocol):
         """Set a key."""
 
     def get(self, key: str, /) -> bytes:
-        """The value of a key; waits until somebody has set it."""
+        """The value of a key; blocks until it is set."""
 
 
 class MeetingPlace(Protocol):
@@ -52,8 +52,8 @@ class MeetingPlace(Protocol):
         """On the others: a connection to rank 0, and what to prove.
 
         Raises:
-            OSError: nobody is there yet.
-            NotOfThisJob: somebody else is.
+            OSError: rank 0 does not listen yet.
+            NotOfThisJob: another process listens there.
         """
 
 

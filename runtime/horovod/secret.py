@@ -14,10 +14,10 @@ def make_secret_key() -> bytes:
 
 
 def compute_digest(key: bytes, message: bytes) -> bytes:
-    """What only somebody with the key can say of a message."""
+    """The authentication code of a message, which only owners of the key can compute."""
     return hmac.digest(key, message, "sha256")
 
 
 def check_digest(key: bytes, message: bytes, digest: bytes) -> bool:
-    """Whether somebody with the key has said it."""
+    """Whether the authentication code of a message is valid."""
     return hmac.compare_digest(digest, compute_digest(key, message))

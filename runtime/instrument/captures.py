@@ -28,7 +28,7 @@ _talking: Final = threading.Lock()
 
 
 def are_under_way() -> bool:
-    """Whether anybody captures."""
+    """Whether a graph is being captured."""
     return _Captures.count > 0
 
 

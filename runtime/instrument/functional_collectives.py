@@ -108,7 +108,7 @@ def _group_of(functional: Any, given: dict[str, Any]) -> Any:
 
 
 def _address(result: Any) -> int | None:
-    """Of a tensor that nobody has waited for; None if it is there."""
+    """The pending operation of a tensor that was not awaited yet; None if there is none."""
     first = result[0] if isinstance(result, list | tuple) and result else result
     pending = getattr(first, "elem", None)
     if pending is None or getattr(first, "completed", False):

@@ -18,7 +18,7 @@ class Patches:
         setattr(owner, name, replacement)
 
     def restore(self) -> None:
-        """Put everything back, except where somebody else has put something on top of ours."""
+        """Restore all originals, except where other code has replaced our wrapper."""
         while self._replaced:
             owner, name, original, replacement = self._replaced.pop()
             if getattr(owner, name) is replacement:

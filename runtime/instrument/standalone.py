@@ -1,4 +1,4 @@
-"""`tlkit.instrument()`: the timeline of a training that does not use our `hvd`: DDP, FSDP, or a loop without ranks.
+"""`tlkit.instrument()`: the timeline of training without `hvd`: DDP, FSDP, or a loop without ranks.
 
 The ranks agree on the run and on its clock through the store of torch.distributed; from then on everything is recorded as it
 is under `hvd`, and the collectives are those of torch.distributed.
@@ -53,7 +53,7 @@ class _Welcome(msgspec.Struct):
 
 
 class Recording:
-    """What `instrument` has started.  Ends with the process, or with `stop`, or as a context manager."""
+    """A recording started by `instrument`.  Ends with the process, with `stop`, or as a context manager."""
 
     def __init__(self, rank: int, size: int, path: Path | None, run: RunIdentity | None) -> None:
         self.rank = rank

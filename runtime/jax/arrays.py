@@ -10,7 +10,7 @@ from ..torch.arrays import array_to_tensor
 
 
 def to_tensor(array: Any) -> torch.Tensor:
-    """An array as a tensor that nobody may write to; what lies on a device is copied to the host."""
+    """An array as a read-only tensor; arrays on a device are copied to the host."""
     if isinstance(array, jax.Array) and next(iter(array.devices())).platform == "cpu":
         shared: torch.Tensor = from_dlpack(array)
         return shared

@@ -335,7 +335,7 @@ class BestModelCheckpoint(keras.callbacks.Callback):  # type: ignore[misc]
         """Keras's own.
 
         Raises:
-            ValueError: nobody has set `filepath`.
+            ValueError: `filepath` is not set.
         """
         if self._inner is None:
             if self.filepath is None:

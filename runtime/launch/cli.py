@@ -175,7 +175,7 @@ def _hosts(arguments: argparse.Namespace) -> list[tuple[str, int]]:
 
 
 def _network_address(arguments: argparse.Namespace) -> str:
-    """The address of the network interface that the user wants; "" if he does not say."""
+    """The address of the network interface that the user chose; "" if none was chosen."""
     names = ",".join(arguments.network_interfaces or []).split(",")
     if not names[0] or names[0] == "lo":
         return ""

@@ -17,7 +17,7 @@ def to_tensors(values: Any, operation: str) -> list[Any]:
     """Several.
 
     Raises:
-        ValueError: it is one tensor, of which nobody knows how it is meant.
+        ValueError: it is a single tensor, which is ambiguous.
     """
     if isinstance(values, (tf.Tensor, tf.Variable)):
         raise ValueError(f"{operation} takes a list of tensors")

@@ -180,7 +180,7 @@ class Bucket:
         return [getattr(parameter.grad, "_version", 0) for parameter in self.parameters]
 
     def was_touched(self) -> bool:
-        """Whether somebody has changed gradients since `remember_versions`."""
+        """Whether gradients were changed since `remember_versions`."""
         return bool(self._versions) and self._versions != self._read_versions()
 
     def finish(self) -> None:

@@ -49,7 +49,7 @@ class _Memory:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody has a result in it any more."""
+        """Whether no result in it is referenced any more."""
         storage: Any = self.whole.untyped_storage()
         users: int = torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001  nothing public counts them
         return users <= 1 + len(self.pieces) + len(self.slots) + 1
@@ -126,7 +126,7 @@ class FlatReduction:
         self._requests: list[Request] = []
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients over all ranks; in memory that stays as it is while anybody holds one of them.
+        """The gradients over all ranks; in memory that is not reused while one of them is referenced.
 
         Raises:
             HorovodInternalError: it failed, on all ranks.

@@ -38,7 +38,7 @@ class Layout:
         self._own_users = _count_users(self._storage._cdata)  # noqa: SLF001
 
     def is_free(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether nobody but the parameters looks at it.
+        """Whether only the parameters reference it.
 
         A gradient that a parameter still has does not count: backward adds to it in place, and whoever keeps it sees that.
         """
@@ -79,7 +79,7 @@ class GradientMemory:
         self._other: Layout | None = None
         self._borrowers: set[object] = set()
         self._was_kept = False
-        """Whether somebody had kept gradients the last time."""
+        """Whether gradients were referenced the last time."""
 
     def _allocate(self) -> torch.Tensor:
         first = self._parameters[0]
@@ -100,7 +100,7 @@ class GradientMemory:
         self._borrowers.discard(borrower)
 
     def _is_let_go(self) -> bool:
-        """Whether nobody looks at the gradients of the step before."""
+        """Whether the gradients of the previous step are no longer referenced."""
         is_free = self.layout.is_free(self._parameters)
         # The runtime's own threads look at them for a moment after they have said that they are done.
         for _ in range(0 if self._was_kept else _LOOKS):

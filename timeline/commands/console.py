@@ -8,7 +8,7 @@ from .arguments import width
 
 
 class _Console(Console):
-    """Says that nobody reads any more, where Rich would end the program with status 1, which means something else here."""
+    """Reports that the output is closed, where Rich would exit with status 1, which has another meaning here."""
 
     def on_broken_pipe(self) -> None:
         """Raises BrokenPipeError."""

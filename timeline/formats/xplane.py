@@ -63,7 +63,7 @@ def sniff(head: bytes) -> bool:
 
 
 class PlaneArgs(Sequence[bytes]):
-    """Stats of events as JSON, decoded when somebody asks."""
+    """Stats of events as JSON, decoded at first use."""
 
     def __init__(self, parts: Sequence[tuple[Space, Rows]]) -> None:
         self._parts = parts

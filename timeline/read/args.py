@@ -1,4 +1,4 @@
-"""The args of spans, left in the files until somebody asks."""
+"""The args of spans, which stay in the files until they are requested."""
 
 import os
 import threading
@@ -35,7 +35,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class PlacesLater:
-    """Places that are read when somebody asks for args: of a large trace they are a third of what its spans take."""
+    """Positions of args, read at first use: in a large trace they are a third of the size of its spans."""
 
     count: int
     read: Callable[[], Places]

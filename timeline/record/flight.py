@@ -147,7 +147,7 @@ class SlowSteps:
 
 
 def why_of(folder: Path) -> str:
-    """Why the timelines in a folder were set aside; "" if nobody says."""
+    """Why the timelines in a folder were set aside; "" if no reason is recorded."""
     try:
         told = json.loads((folder / WHY).read_bytes()[:10_000])
     except (OSError, ValueError, RecursionError):

@@ -62,7 +62,7 @@ def check_base(base: str | Path) -> None:
 
 
 def open_shard(path: Path, rank: int, run_id: str) -> tuple[int, Path]:
-    """Open a file to write a shard to, empty.  As long as it is open nobody else opens it.
+    """Open a file to write a shard to, empty.  While it is open, no other process opens it.
 
     Args:
         path: the name wanted; while another process writes there, one with the run in it is taken, and that is logged.
@@ -134,7 +134,7 @@ def _candidates(path: Path, rank: int, run_id: str) -> Iterator[Path]:
 
 
 def _open(path: Path) -> int | None:
-    """None if somebody else has it."""
+    """None if another process has it."""
     # Without O_TRUNC, since it may be somebody's; O_NONBLOCK in case that it has just become a FIFO.
     descriptor = private_opener(str(path), os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

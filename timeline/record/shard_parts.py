@@ -117,7 +117,7 @@ class Parts:
         """Begin another part; returns where it is written.
 
         Args:
-            descriptor: of the part before, which is closed.  The first stays open, and with that nobody else's.
+            descriptor: of the part before, which is closed.  The first one stays open, so no other process takes it.
         """
         if self.number == 1:
             self._descriptor = descriptor

@@ -49,7 +49,7 @@ class Alarms:
                 self._links.send(0, alarm)
 
     def tell_all(self, alarm: Alarm) -> None:
-        """Rank 0: number an alarm and tell everybody, unless it is one that a rank has raised already."""
+        """Rank 0: number an alarm and send it to all ranks, unless a rank has raised it already."""
         what, now_ns = (alarm.kind, alarm.why), self._clock_ns()
         if what == self._last and now_ns - self._last_ns < _ONE_ALARM_NS:
             return

@@ -83,7 +83,7 @@ class Channel:
         self._socket.sendall(self._framed(encode(message)))
 
     def post(self, payload: bytes) -> None:
-        """Send a message that is encoded already, as one does to send the same to many; waits for nobody.
+        """Send a message that is encoded already, to send the same message to many ranks; does not block.
 
         What the other side does not take yet goes out by `flush`.
 

@@ -124,7 +124,7 @@ class Desk:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for anything."""
+        """Whether no operation is awaited."""
         return self.coordinator.is_idle and not self.watch.is_open
 
     @property

@@ -90,7 +90,7 @@ class Failures:
 
 
 def farewell(rank: int, host: str) -> str:
-    """What the other ranks are told: that this one ends, and of what, if it is an exception that nobody has caught."""
+    """The message to the other ranks that this one ends, with the reason if it is an uncaught exception."""
     died_of: BaseException | None = getattr(sys, "last_value", None)
     if died_of is None:
         return f"rank {rank} has shut down"

@@ -62,11 +62,11 @@ class Departure:
             self.finished = True
 
     def lose(self, rank: int) -> None:
-        """A connection has ended while everybody leaves."""
+        """A connection was closed during the shutdown."""
         self.hear_drained(rank)
 
     def proceed(self, load: int) -> None:
-        """Leave when everybody has done what was agreed on: a transport must not close under a peer.
+        """Shut down when all ranks have executed all responses: a transport must not close while a peer uses it.
 
         Args:
             load: batches that this rank has to execute yet.

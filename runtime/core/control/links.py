@@ -57,7 +57,7 @@ class Links:
         self.send_encoded(rank, encode(message))
 
     def send_to_all(self, message: Message) -> None:
-        """Send a message to everybody."""
+        """Send a message to all ranks."""
         payload = encode(message)
         for rank in list(self._channels):
             self.send_encoded(rank, payload)
@@ -106,7 +106,7 @@ class Links:
             raise LostRank(rank, str(error)) from error
 
     def take_kept(self) -> list[tuple[int, Message]]:
-        """What has come before anybody has waited for it."""
+        """Messages that arrived before they were awaited."""
         return [(rank, message) for rank, channel in self._channels.items() for message in channel.take_kept()]
 
     def drop(self, rank: int) -> Channel | None:

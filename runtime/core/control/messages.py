@@ -164,7 +164,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True):
-    """The job is over for everybody, and why."""
+    """The job ends on all ranks, with the reason."""
 
     reason: str
 

@@ -99,11 +99,11 @@ class Node:
         self._silence_counts = False
         self.goodbye_wanted = False
         self.notified = False
-        """Whether somebody was woken for what is submitted and not said."""
+        """Whether the driver was woken for submissions that are not sent yet."""
         self.due_ns = 0
         """When it is said; 0 if nothing waits."""
         self.executes_itself = False
-        """Whether whoever calls goes on to execute what he is told."""
+        """Whether the caller will execute the responses itself."""
         self.mark_cycles = config.mark_cycles
         self.records_elsewhere = False
         """Whether rank 0 records when this rank is ready, though this rank has no timeline of its own."""
@@ -305,7 +305,7 @@ class Node:
         self.abort(reason)
 
     def _suspect(self, reason: str) -> None:
-        """Something has failed: wait for somebody who knows why, and find out who is not there."""
+        """An operation has failed: wait for a rank that knows the cause, and find the ranks that do not answer."""
         if self.failures.suspicion is None:
             if self.desk is not None:
                 self.desk.watch.ask_all(self._clock_ns())

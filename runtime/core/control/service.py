@@ -130,7 +130,7 @@ class ControlPlane:
             self._sources.wake_thread()
 
     def wait(self, handle: Handle) -> None:
-        """Block until `handle` is done; serves the control plane meanwhile, unless somebody else does.
+        """Block until `handle` is done; drives the control plane meanwhile, unless another thread does.
 
         Raises:
             HorovodInternalError: a signal handler that has interrupted the runtime waits for it.
@@ -209,7 +209,7 @@ class ControlPlane:
     # Whoever holds the role.
 
     def _run(self) -> None:
-        """The thread: takes the role whenever something happens and nobody has it."""
+        """The control thread: drives the control plane when there is work and no other thread does."""
         if self._core is not None:
             try:
                 os.sched_setaffinity(0, {self._core})
@@ -234,7 +234,7 @@ class ControlPlane:
             self._close()
 
     def _sleep_s(self) -> float | None:
-        """How long the thread may sleep.  Whoever drives looks at the clock himself."""
+        """How long the thread may sleep.  The driver checks the clock itself."""
         timeout_s = self.node.timeout_s() if not self._holder else None
         if timeout_s is None or self._longest_sleep_s is None:
             return self._longest_sleep_s if timeout_s is None else timeout_s

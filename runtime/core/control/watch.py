@@ -39,7 +39,7 @@ class Watch:
     """Who is behind, for how long, and who answers."""
 
     def __init__(self, rank: int, links: Links, receipts: Receipts, name_of: Callable[[int], str]) -> None:
-        """Begin with nobody behind.
+        """Begin with no rank behind.
 
         Args:
             rank: the coordinator's own.
@@ -72,7 +72,7 @@ class Watch:
                 self._links.send(rank, Ask())
 
     def ask_all(self, now_ns: int) -> None:
-        """Ask everybody."""
+        """Ask all ranks."""
         self.ask(self._links.ranks, now_ns)
 
     def check(self, now_ns: int) -> None:
@@ -109,7 +109,7 @@ class Watch:
         return [rank for rank in ranks if self._begun.get(rank, 0) < most]
 
     def blame(self, hosts: Sequence[str]) -> str:
-        """Who may be at fault for a failure, after `ask_all`; "" if nobody stands out."""
+        """The ranks that may have caused a failure, after `ask_all`; "" if none stands out."""
         if self.asked:
             return no_answer_of(self.asked, hosts)
         late = self._not_begun(list(self._receipts.behind()))

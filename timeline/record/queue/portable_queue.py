@@ -40,7 +40,7 @@ class _Token:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether somebody was the first already."""
+        """Whether the token was taken already."""
         return not self._tokens
 
 

@@ -132,6 +132,6 @@ class GlooTransport:
         self._group = None
 
     def abort(self) -> None:
-        """See `Transport`.  torch's own `abort` leaves whoever waits where he is."""
+        """See `Transport`.  torch's own `abort` does not wake waiting threads."""
         self._connections.cut()
         self._group = None
