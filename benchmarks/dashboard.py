@@ -20,6 +20,8 @@ from playwright.sync_api import Page, sync_playwright
 
 #: Of a span in the trace's table: rank, lane, kind, category, name, start, duration, place of its args.
 COLUMN_NBYTES = 4 + 2 + 1 + 1 + 2 + 8 + 8 + 8
+#: What questions needed for a moment is given back when nobody has asked for two seconds.
+IDLE_S = 5
 FLAGS = [
     *(
         "--headless",
@@ -86,7 +88,10 @@ def main() -> None:
             taken.append(page.evaluate(ZOOM, [low, low + length]))
         questions = ask_all(page, end, chance)
         browser.close()
-    memory = psutil.Process(process.pid).memory_info().rss
+    server = psutil.Process(process.pid)
+    memory = server.memory_info().rss
+    time.sleep(IDLE_S)
+    idle_memory = server.memory_info().rss
     process.terminate()
     p50, p95 = statistics.median(taken), statistics.quantiles(taken, n=20)[-1]
     print(f"{rows} rows; zoom and pan to paint: p50 {p50:.0f} ms, p95 {p95:.0f} ms, longest {max(taken):.0f} ms")
@@ -96,7 +101,10 @@ def main() -> None:
             f"{name}: first {times[0]:.0f} ms, then median {statistics.median(later):.0f}, longest {max(later):.0f} ms"
         )
     columns = spans * COLUMN_NBYTES
-    print(f"memory of the server: {memory / 1e6:.0f} MB; the columns of {spans:,} spans are {columns / 1e6:.0f} MB")
+    print(
+        f"memory of the server: {memory / 1e6:.0f} MB after the last question, {idle_memory / 1e6:.0f} MB {IDLE_S} s later; "
+        f"the columns of {spans:,} spans are {columns / 1e6:.0f} MB"
+    )
 
 
 def ask_all(page: Page, end: int, chance: random.Random) -> dict[str, list[float]]:

@@ -105,7 +105,7 @@ class BlockSums:
         begin = self._begin[low : high + 1]
         inside = slice(int(begin[0]), int(begin[-1]))
         block = np.repeat(np.arange(high - low), np.diff(begin))
-        starts, ends = self._rows.times(inside.start, inside.stop)
+        _, starts, ends, _ = self._rows.stretch(inside.start, inside.stop)
         lengths = np.maximum(ends - starts, 0)
         found = sum_up(block * self.kinds + self._kind[inside], lengths, (high - low) * self.kinds)
         cells = np.flatnonzero(found.counts)

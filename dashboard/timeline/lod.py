@@ -68,10 +68,10 @@ def view(rows: Rows, low_ns: int, high_ns: int, shown: Sequence[int], columns: i
         raise ValueError("a stretch of time and between 1 and 4096 columns are needed")
     parts = []
     left = MAX_RECTANGLES
-    for place, row in enumerate(shown):
-        if not 0 <= row < len(rows):
-            continue
-        part = _row(rows, row, low_ns, high_ns, columns)
+    there = [(place, row) for place, row in enumerate(shown) if 0 <= row < len(rows)]
+    bounds = rows.all_within(np.array([row for _, row in there], dtype=np.int64), low_ns, high_ns)
+    for (place, _), first, last in zip(there, *(found.tolist() for found in bounds), strict=True):
+        part = _row(rows, (first, last), low_ns, high_ns, columns)
         left -= len(part[0])
         if left < 0:
             break
@@ -83,21 +83,23 @@ def view(rows: Rows, low_ns: int, high_ns: int, shown: Sequence[int], columns: i
 
 
 def _row(
-    rows: Rows, row: int, low_ns: int, high_ns: int, columns: int
+    rows: Rows, bounds: tuple[int, int], low_ns: int, high_ns: int, columns: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    first, last = rows.within(row, low_ns, high_ns)
+    first, last = bounds
     scale = columns / (high_ns - low_ns)
-    starts, ends = rows.times(first, last)
-    left = np.clip((starts - low_ns) * scale, 0, columns)
-    right = np.clip((ends - low_ns) * scale, 0, columns)
-    category = rows.category[first:last].astype(np.int32)
-    number = rows.span[first:last].astype(np.int32)
+    spans, starts, ends, codes = rows.stretch(first, last)
+    left, right = (starts - low_ns) * scale, (ends - low_ns) * scale
+    for edges in (left, right):
+        np.clip(edges, 0, columns, out=edges)
+    category, number = codes.astype(np.int32), spans.astype(np.int32)
     if last - first <= columns:
         shade = np.full(last - first, SHADES, np.int32)
         return left.astype(np.float32), right.astype(np.float32), category, shade, number
     wide = right - left >= 1
+    # Most often none is wide: then nothing has to be copied apart.
+    narrow = ~wide if wide.any() else slice(None)
     column_left, column_right, column_category, column_shade = _columns(
-        left[~wide], right[~wide], category[~wide], columns
+        left[narrow], right[narrow], category[narrow], columns
     )
     return (
         np.concatenate((column_left, left[wide])).astype(np.float32),
@@ -113,16 +115,23 @@ def _columns(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Spans narrower than a column, by column: (left, right, category, shade) of joined neighbours."""
     number = len(CATEGORIES)
-    column = np.minimum(left.astype(np.int64), columns - 1)
+    column = left.astype(np.intp)
+    np.minimum(column, columns - 1, out=column)
+    key = column * number + category
     # A span may reach into the next column: each gets its part.
-    beyond = np.clip(right - (column + 1), 0, None)
-    covered = np.bincount(column * number + category, weights=right - left - beyond, minlength=columns * number)
-    over = beyond > 0
-    if over.any():
+    beyond = right - column
+    beyond -= 1
+    np.maximum(beyond, 0, out=beyond)
+    length = right - left
+    length -= beyond
+    covered = np.bincount(key, weights=length, minlength=columns * number)
+    over = np.flatnonzero(beyond)
+    if len(over):
         after = np.minimum(column[over] + 1, columns - 1) * number + category[over]
         covered += np.bincount(after, weights=beyond[over], minlength=columns * number)
     # What lasts no time at all is seen nevertheless.
-    seen = np.bincount(column * number + category, minlength=columns * number) > 0
+    seen = np.zeros(columns * number, dtype=bool)
+    seen[key] = True
     covered = np.maximum(covered, seen * 1e-9).reshape(columns, number)
     best = covered.argmax(axis=1)
     full = covered.sum(axis=1)

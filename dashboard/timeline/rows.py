@@ -83,13 +83,17 @@ class Rows:
         last = search(self.start_ns, begin, end, high_ns, right=False)
         return np.minimum(first, last), last
 
-    def times(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Starts and ends from one position to another, ns."""
+    def stretch(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Spans, starts, ends and categories from one position to another: what is drawn, in one go."""
         at = slice(first, last)
-        starts: np.ndarray = self.start_ns[at]
-        if isinstance(self.end_ns, Ends):
-            return starts, self.end_ns.after(starts, self.span[at], at)
-        return starts, self.end_ns[at]
+        if not (
+            isinstance(self.start_ns, Starts) and isinstance(self.end_ns, Ends) and isinstance(self.category, Codes)
+        ):
+            return self.span[at], self.start_ns[at], self.end_ns[at], self.category[at]
+        # Converted once, and not by each of the columns that are gathered.
+        spans = self.span[at].astype(np.intp)
+        starts = self.start_ns.of(spans)
+        return spans, starts, self.end_ns.after(starts, spans, at), self.category.of(spans)
 
     def row_of_span(self, number: int) -> int:
         """The row that a span lies in."""

@@ -35,6 +35,10 @@ class Starts:
     def __getitem__(self, at: Any) -> Any:
         return self._start_ns[self._span[at]]
 
+    def of(self, spans: np.ndarray) -> np.ndarray:
+        """The starts of spans that are known already."""
+        return self._start_ns.take(spans)
+
 
 class Ends:
     """When the span at each position ends, ns; but not before one that stands in front of it in its row."""
@@ -60,7 +64,7 @@ class Ends:
 
     def after(self, starts: Any, spans: Any, at: Any) -> Any:
         """The ends at positions of which the starts and the spans are known already."""
-        ends = starts + self._dur_ns[spans]
+        ends = starts + self._dur_ns.take(spans)
         if not len(self._odd):
             return ends
         if isinstance(at, slice):
@@ -90,6 +94,10 @@ class Codes:
 
     def __getitem__(self, at: Any) -> Any:
         return self._code_of[self._category[self._span[at]]]
+
+    def of(self, spans: np.ndarray) -> np.ndarray:
+        """The numbers of spans that are known already."""
+        return self._code_of.take(self._category.take(spans))
 
     def beside(self, pair_of: np.ndarray, name: np.ndarray, names: int) -> "Pairs":
         """The same for pairs of this number and that of the name.
