@@ -12,6 +12,7 @@ from .model.breakdown import IDLE, Breakdown
 from .model.cpu_time import CpuTime
 from .model.device import Device, find_device
 from .model.graph import ON_OPERATION, Graph
+from .model.starvation import are_all_starved, without_starvation
 from .model.steps import Steps
 from .predict.change import Change, removed
 from .predict.gain import gain_of
@@ -97,6 +98,19 @@ class Facts:
     def part(self, name: str) -> IntMatrix:
         """A part of the breakdown: int64[rank, step]."""
         return self.breakdown.parts_ns[name]
+
+    @cached_property
+    def all_starved(self) -> bool:
+        """Whether every rank's training thread waits for cores: the machine is loaded, and no rank by itself."""
+        return are_all_starved(self.cpu, self.breakdown)
+
+    def worked(self, name: str) -> Matrix:
+        """A part without what the thread waited for a core, where all ranks do so by turns: float[rank, step], ns.
+
+        Which rank has to wait changes from step to step, and says nothing of the ranks; what they run, and are blocked for, does.
+        """
+        took: Matrix = self.part(name).astype(float)
+        return without_starvation(self.cpu, name, took) if self.all_starved else took
 
     def without(self, part: str, less_ns: np.ndarray | float) -> Change:
         """The change that takes some time out of a part of the ranks' own work, no more than there is."""

@@ -15,11 +15,14 @@ from ..predict.change import ByOperation, Change
 from .base import OF_MODEL, Finding, accumulation
 from .callers import called_by_user, is_called_by_user
 from .framework_words import Advice, advise, is_of_strategy
+from .transport import TIME_SLICE_NS, lacks_cores
 
 #: Below this share of the step communication is not worth a word.
 MIN_RATIO: Final = 0.03
 #: A collective of up to this many bytes costs its latency, whatever its size.
 SMALL_NBYTES: Final = 64 * 1024
+#: Or up to this many, if most of what it takes is the run's latency.
+MAX_SMALL_NBYTES: Final = 4 * SMALL_NBYTES
 #: With fewer bytes a step a collective takes its latency, and what the processor makes of it.
 MIN_NBYTES: Final = 512 * 1024
 #: Ranks that have a core for it agree in so much time, over any network but a slow one.
@@ -66,7 +69,8 @@ def _moving_bytes(facts: Facts, moving_ns: Floats) -> list[Finding]:
     if table.empty:
         return []
     per_step = facts.steps.count * max(len(facts.ranks), 1)
-    small = table[(table["nbytes"] >= 0) & (table["nbytes"] <= SMALL_NBYTES)]
+    limit = _small_nbytes(facts, table)
+    small = table[(table["nbytes"] >= 0) & (table["nbytes"] <= limit)]
     all_ns = max(float(table["dur_ns"].sum()) + float(table["copy_ns"].sum()), 1.0)
     evidence: dict[str, Any] = {
         "cost_ns": round(float(moving_ns.mean())),
@@ -81,10 +85,18 @@ def _moving_bytes(facts: Facts, moving_ns: Floats) -> list[Finding]:
     findings = []
     if len(small) / per_step > 2:  # noqa: PLR2004  one or two cannot be fused into fewer
         findings.append(_latency(facts, moving_ns, small, all_ns, evidence))
-    large = table[table["nbytes"] > SMALL_NBYTES]
+    large = table[table["nbytes"] > limit]
     if float(large["nbytes"].sum()) / per_step > MIN_NBYTES:
         findings += _bandwidth(facts, moving_ns, large, all_ns, evidence)
     return findings
+
+
+def _small_nbytes(facts: Facts, table: pd.DataFrame) -> int:
+    """Up to how many bytes a collective mostly takes the latency of this run, whatever it carries."""
+    assert facts.replay is not None
+    medians = table[table["nbytes"] > SMALL_NBYTES].groupby("nbytes")["transfer_ns"].median()
+    mostly = medians.index[(medians * HALF <= facts.replay.costs.base_ns) & (medians.index <= MAX_SMALL_NBYTES)]
+    return int(mostly.max()) if len(mostly) else SMALL_NBYTES
 
 
 def _scaled(facts: Facts, latency: ByOperation, transfer: ByOperation, *, contention: float) -> Change:
@@ -126,7 +138,8 @@ def _latency(facts: Facts, moving_ns: Floats, small: pd.DataFrame, all_ns: float
     latency_ns = float(small["transfer_ns"].median())
     # What is left when they travel as one.
     share = float(small["dur_ns"].sum() + small["copy_ns"].sum()) / all_ns * (1 - 1 / count)
-    outcome = _fused(facts, share, count)
+    largest = max(int(small["nbytes"].max()), SMALL_NBYTES)
+    outcome = _fused(facts, share, count, largest)
     alone = float(small["tensors"].median()) <= 1
     nbytes = float(small["nbytes"].clip(lower=0).sum()) / (facts.steps.count * max(len(facts.ranks), 1))
     threshold = max(2, 1 << int(np.ceil(np.log2(max(nbytes, 1) * 2 / (1 << 20) + 1))))
@@ -150,19 +163,21 @@ def _latency(facts: Facts, moving_ns: Floats, small: pd.DataFrame, all_ns: float
         evidence={**evidence, "small_collectives_per_step": round(count, 1), "latency_ns": round(latency_ns)},
         remedy=remedy,
         sentence=(
-            f"{count:.0f} collectives of at most 64 KiB in every step cost {milliseconds(latency_ns)} each, whatever "
-            f"their size; {_cost(facts, moving_ns)}."
+            f"{count:.0f} collectives of at most {largest / 1024:.0f} KiB in every step cost "
+            f"{milliseconds(latency_ns)} each, whatever their size; {_cost(facts, moving_ns)}."
         ),
     )
 
 
-def _fused(facts: Facts, share: float, count: float) -> Outcome:
-    """Of having the small collectives of a step travel as one."""
+def _fused(facts: Facts, share: float, count: float, largest: int) -> Outcome:
+    """Of having the small collectives of a step, those of up to `largest` bytes, travel as one."""
     assert facts.graph is not None
     operations = facts.graph.operations
-    small = (operations.nbytes >= 0) & (operations.nbytes <= SMALL_NBYTES)
+    small = (operations.nbytes >= 0) & (operations.nbytes <= largest)
     factor = np.where(small, 1 / count, 1.0)
-    return facts.outcome(_scaled(facts, factor, factor, contention=1 - (1 - 1 / count) * share))
+    change = _scaled(facts, factor, factor, contention=1 - (1 - 1 / count) * share)
+    # What travels as one is agreed on as one.
+    return facts.outcome(change & Change(negotiation=np.where(called_by_user(facts), 1.0, factor)))
 
 
 def _fewer_bytes(facts: Facts, share: float, removed: float) -> Outcome:
@@ -259,7 +274,9 @@ def _negotiation(facts: Facts, asking_ns: Floats) -> list[Finding]:
     step_ns = facts.mean_step_ns
     assert facts.replay is not None
     took = facts.replay.costs.negotiation_ns
-    quick = np.minimum(1.0, GOOD_NEGOTIATION_NS / np.maximum(took, 1.0))
+    # Where cores lack, whoever has to agree waits for one first.
+    good_ns = TIME_SLICE_NS if lacks_cores(facts) else GOOD_NEGOTIATION_NS
+    quick = np.minimum(1.0, good_ns / np.maximum(took, 1.0))
     outcome = facts.outcome(Change(negotiation=quick))
     if outcome.gain < MIN_RATIO / 2:
         return []

@@ -37,8 +37,7 @@ class SlowOptimizer:
         """One finding if all ranks have it (one rank alone is a straggler)."""
         if facts.replay is None:
             return []
-        update_ns = facts.part(str(Category.OPTIMIZER))
-        common_ns = common_to_all(update_ns)
+        common_ns = common_to_all(facts.worked(str(Category.OPTIMIZER)))
         step_ns = facts.mean_step_ns
         nbytes = _bytes_of_gradients(facts)
         speed = DEVICE_GBPS if facts.breakdown.on_device else PROCESSOR_GBPS

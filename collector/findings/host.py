@@ -17,6 +17,7 @@ from .framework_words import Advice, advise
 
 #: The loss, zero_grad and the loop itself are host code, too; this much, as a share of the rest of the step, is ordinary.
 ORDINARY_RATIO: Final = 0.1
+MIN_ORDINARY_RATIO: Final = 0.02
 #: Of it in one piece, where a profile shows every operator.
 ORDINARY_HOLE_RATIO: Final = 0.03
 
@@ -29,7 +30,7 @@ class HostCode:
         if facts.replay is None or facts.breakdown.on_device:
             return []
         host_ns = facts.part(str(Category.OTHER)).astype(float)
-        common_ns = common_to_all(host_ns)
+        common_ns = _common(facts)
         step_ns = facts.mean_step_ns
         beyond_ns = np.maximum(_beyond_ordinary(common_ns, step_ns), common_to_all(_long_holes(facts)))
         outcome = facts.outcome(facts.without(str(Category.OTHER), beyond_ns))
@@ -56,9 +57,20 @@ class HostCode:
         ]
 
 
+def _common(facts: Facts) -> np.ndarray:
+    """What all ranks have, with what they wait for cores in it: that would go as well.  float[rank, step]."""
+    took, worked = facts.part(str(Category.OTHER)).astype(float), facts.worked(str(Category.OTHER))
+    share = np.divide(common_to_all(worked), worked, out=np.zeros(took.shape), where=worked > 0)
+    common: np.ndarray = took * share
+    return common
+
+
 def _beyond_ordinary(host_ns: np.ndarray, step_ns: float) -> np.ndarray:
-    """What is more than a loop needs for itself: float[rank, step]."""
-    beyond: np.ndarray = np.maximum(host_ns - ORDINARY_RATIO * max(step_ns - float(host_ns.mean()), 0.0), 0.0)
+    """What is more than a loop needs for itself, the less the clearer it is more: float[rank, step]."""
+    rest_ns = max(step_ns - float(host_ns.mean()), 0.0)
+    share = float(host_ns.mean()) / max(rest_ns, 1.0)
+    ordinary = float(np.clip(2 * ORDINARY_RATIO - share, MIN_ORDINARY_RATIO, ORDINARY_RATIO))
+    beyond: np.ndarray = np.maximum(host_ns - ordinary * rest_ns, 0.0)
     return beyond
 
 

@@ -1,9 +1,12 @@
 """Another thread of a rank's process computes in Python all the time, and the training waits for the interpreter's lock.
 
-What tells it from other waits: it holds up all phases alike, in proportion to their length, while other threads of the process
-run for much of the step.  Threads that compute one operator together (OpenMP) wait for each other in forward, backward and the
-optimizer, too, where they are more than the cores, but not in the loop's own code.  The runtime's own threads wait for the lock
-as well, so that negotiation and collectives take longer on every rank, and go back to what the run's quickest take.
+What tells it from other waits: it holds up forward and the loop's own code in proportion to their length, while other threads of
+the process run for a good part of what the process runs.  Threads that compute one operator together (OpenMP) wait for each other
+in forward, backward and the optimizer, too, where they are more than the cores, but not in the loop's own code; and backward and
+a fused update release the lock.
+
+Without that thread the training thread is not blocked, cores are free that the thread had, and the runtime's own threads, which
+wait for the lock as well, agree, move bytes and wake the training as they do on a machine like this.
 """
 
 from collections.abc import Sequence
@@ -13,22 +16,31 @@ import numpy as np
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
-from ..model.arrays import Floats, Matrix
+from ..model.arrays import Floats, Mask, Matrix
+from ..model.host_load import find_host_load
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
 from .communication import GOOD_NEGOTIATION_NS
+from .transport import is_one_host
 
-#: Phases that all have to be held up, the loop's own code among them.
 _PHASES: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)))
-#: Each for at least this share of its time: of healthy runs the training thread is blocked for 2 % of forward at most.
+#: Those that cannot go on for long without the lock.
+_HOLDING: Final = (str(Category.FORWARD), str(Category.OTHER))
+#: Each of them is blocked for at least this share of the time for which it has a core: healthy runs for 2 % of forward at most.
 MIN_BLOCKED_RATIO: Final = 0.2
-#: Other threads of the process run for at least this share of the step: those of the runtime and of Gloo for up to 0.17.
-MIN_OTHERS_RATIO: Final = 0.3
+#: Other threads of the process run for at least this share of what the process runs: those of the runtime and of Gloo for 0.25.
+MIN_OTHERS_RATIO: Final = 0.35
+#: And for this share of the step.
+MIN_OTHERS_OF_STEP: Final = 0.1
 #: An operation at its quickest: among so many of the run's.
 QUICKEST: Final = 0.1
 #: What it takes at least, however few bytes it has.
 MIN_OPERATION_NS: Final = 5e5
+#: Gloo between processes of one host, without such a thread: what a collective costs, and bytes a ns.  Measured on two cores:
+#: 1.5 ms for 64 KB, 3.7 ms for 1 MB.
+ONE_HOST_NS: Final = 1.5e6
+ONE_HOST_GBPS: Final = 0.3
 
 
 class InterpreterLock:
@@ -41,14 +53,13 @@ class InterpreterLock:
             return []
         if not facts.steps.count or not cpu.metered.issuperset(_PHASES):
             return []
-        others_ns = np.maximum(cpu.process_ns - np.sum(list(cpu.running_ns.values()), axis=0), 0).astype(float)
-        share = others_ns.sum(axis=1) / np.maximum(facts.breakdown.step_ns.sum(axis=1), 1)
+        others_ns = _others_ns(facts)
         blocked = {part: _blocked_ns(facts, part) for part in _PHASES}
-        ratios = [blocked[part].sum(axis=1) / np.maximum(facts.part(part).sum(axis=1), 1) for part in _PHASES]
-        held = (share >= MIN_OTHERS_RATIO) & (np.min(ratios, axis=0) >= MIN_BLOCKED_RATIO)
+        held = _is_held(facts, others_ns, blocked)
         if not held.any():
             return []
-        outcome = facts.outcome(_without_lock(facts, blocked, held))
+        share = others_ns.sum(axis=1) / np.maximum(facts.breakdown.step_ns.sum(axis=1), 1)
+        outcome = facts.outcome(_without_thread(facts, others_ns, blocked, held))
         if outcome.gain <= WORTH_RATIO:
             return []
         ranks = tuple(rank for rank, is_held in zip(facts.ranks, held, strict=True) if is_held)
@@ -83,6 +94,18 @@ class InterpreterLock:
         ]
 
 
+def _others_ns(facts: Facts) -> Matrix:
+    """What the other threads of each rank's process run: float[rank, step], ns."""
+    cpu = facts.cpu
+    others: Matrix = np.maximum(cpu.process_ns - _own_ns(facts), 0.0)
+    return others
+
+
+def _own_ns(facts: Facts) -> Matrix:
+    own: Matrix = np.sum(list(facts.cpu.running_ns.values()), axis=0).astype(float)
+    return own
+
+
 def _blocked_ns(facts: Facts, part: str) -> Matrix:
     """How long the training thread neither ran nor lacked a core: float[rank, step]."""
     took = facts.part(part).astype(float)
@@ -90,24 +113,52 @@ def _blocked_ns(facts: Facts, part: str) -> Matrix:
     return blocked
 
 
-def _without_lock(facts: Facts, blocked: dict[str, Matrix], held: np.ndarray) -> Change:
+def _is_held(facts: Facts, others_ns: Matrix, blocked: dict[str, Matrix]) -> Mask:
+    """In which processes a thread holds the lock: bool[rank]."""
+    others = others_ns.sum(axis=1)
+    much: Mask = (others >= MIN_OTHERS_RATIO * (others + _own_ns(facts).sum(axis=1))) & (
+        others >= MIN_OTHERS_OF_STEP * facts.breakdown.step_ns.sum(axis=1)
+    )
+    for part in _HOLDING:
+        had_core = (blocked[part] + facts.cpu.running_ns[part]).sum(axis=1)
+        much &= blocked[part].sum(axis=1) >= MIN_BLOCKED_RATIO * np.maximum(had_core, 1.0)
+    return much
+
+
+def _without_thread(facts: Facts, others_ns: Matrix, blocked: dict[str, Matrix], held: Mask) -> Change:
     assert facts.replay is not None
-    work = {
-        part: removed(facts.part(part).astype(float), np.where(held[:, None], times, 0.0))
-        for part, times in blocked.items()
-    }
-    took = facts.replay.costs.negotiation_ns
+    freed = _freed_share(facts, others_ns, held)
+    work = {}
+    for part in _PHASES:
+        took = facts.part(part).astype(float)
+        starved = np.minimum(facts.cpu.starved_ns[part], np.maximum(took - facts.cpu.running_ns[part], 0.0))
+        work[part] = removed(took, np.where(held[:, None], blocked[part], 0.0) + freed[:, None] * starved)
+    negotiation = facts.replay.costs.negotiation_ns
     quicker = _at_its_quickest(facts)
     return Change(
         work=work,
-        negotiation=np.minimum(1.0, GOOD_NEGOTIATION_NS / np.maximum(took, 1.0)),
+        negotiation=np.minimum(1.0, GOOD_NEGOTIATION_NS / np.maximum(negotiation, 1.0)),
         latency=quicker,
         transfer=quicker,
+        waking=np.where(held, 0.0, 1.0)[:, None],
     )
 
 
+def _freed_share(facts: Facts, others_ns: Matrix, held: Mask) -> Floats:
+    """How much of what a training thread waits for cores is due to these threads: of all that competes with it, float[rank]."""
+    load = find_host_load(facts.trace, facts.steps)
+    if load is None or not is_one_host(facts):
+        return np.zeros(len(held))
+    busy, strangers = load.busy_ratio or 1.0, load.others_ratio or 0.0
+    ranks_ns = float(facts.cpu.process_ns.sum())
+    all_ns = ranks_ns * busy / max(busy - strangers, 1e-3)
+    competing = np.maximum(all_ns - _own_ns(facts).sum(axis=1), 1.0)
+    freed: Floats = np.clip(others_ns[held].sum() / competing, 0.0, 1.0)
+    return freed
+
+
 def _at_its_quickest(facts: Facts) -> Floats:
-    """What is left of each operation if bytes move as quickly as in the run's best moments: float[operation]."""
+    """What is left of each operation if bytes move as in the run's best moments, or as on any one host: float[operation]."""
     assert facts.graph is not None
     operations = facts.graph.operations
     took, nbytes = operations.duration_ns.astype(float), np.maximum(operations.nbytes, 0).astype(float)
@@ -116,5 +167,7 @@ def _at_its_quickest(facts: Facts) -> Floats:
     large = nbytes >= np.median(nbytes)
     gbps = float(np.quantile(nbytes[large] / np.maximum(took[large], 1.0), 1 - QUICKEST))
     then = MIN_OPERATION_NS + nbytes / max(gbps, 1e-9)
+    if is_one_host(facts):
+        then = np.minimum(then, ONE_HOST_NS + nbytes / ONE_HOST_GBPS)
     left: Floats = np.clip(np.divide(then, took, out=np.ones(len(took)), where=took > 0), 0.0, 1.0)
     return left

@@ -65,6 +65,11 @@ def faults_first(facts: Facts, ordered: Sequence[Finding]) -> list[Finding]:
     return found
 
 
+def _is_beside_load(facts: Facts, finding: Finding) -> bool:
+    """Whether steps are longer by what ranks run or are blocked for, and not by what they wait for cores."""
+    return facts.all_starved and finding.evidence.get("part", "") in facts.cpu.metered
+
+
 def _with_left_first(findings: list[Finding], left: Sequence[int], place: int) -> list[Finding]:
     """Those that are left before the others, each in their order."""
     first = {number - place for number in left}
@@ -76,7 +81,11 @@ def _with_left_first(findings: list[Finding], left: Sequence[int], place: int) -
 
 def _is_left(facts: Facts, finding: Finding, circumstance: Finding) -> bool:
     """Whether a fault of the job is worth a change on a machine that is free, too, or half of what the machine costs."""
-    if finding.cause in ONLY_WHEN or finding.order_gain is not None or finding is circumstance:
+    if (
+        (finding.cause in ONLY_WHEN and not _is_beside_load(facts, finding))
+        or finding.order_gain is not None
+        or finding is circumstance
+    ):
         return False
     if finding.class_ == "communication" and finding.cause not in OF_THE_SCRIPT:
         return False

@@ -67,6 +67,9 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
         return UNKNOWN  # it lies in a part whose running time was not recorded
     running_ns, starved_ns = excess_of(cpu.running_ns), excess_of(cpu.starved_ns) if cpu.knows_starved else 0.0
     blocked_ns = excess_ns - running_ns - starved_ns
+    if facts.all_starved:
+        # What waits for cores by chance is no part of the excess: the rest of the waiting is due to what it runs more.
+        running_ns, starved_ns = running_ns + max(starved_ns, 0.0), min(starved_ns, 0.0)
     as_others_ns = float(np.clip(running_ns * _lack_of_others(facts, row, slow, metered), 0.0, max(starved_ns, 0.0)))
     running_ns, starved_ns = running_ns + as_others_ns, starved_ns - as_others_ns
     other_threads_ns = _other_threads_ns(facts, row, slow)

@@ -15,12 +15,16 @@ from ..model.steps import WARM_UP_SHARE
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
-from .transport import within_time_slice
+from .transport import lacks_cores, within_time_slice
 
 #: Fewer steps than this show neither trend nor rhythm.
 MIN_STEPS: Final = 12
 #: Stretches of a run between which slopes are compared.
 MAX_STRETCHES: Final = 100
+#: The lower end of a gain's interval has to be above this: one chance step gains as much.
+MIN_CERTAIN: Final = 0.02
+#: A collective takes turns of several threads of each rank: where cores lack, each of them may have to wait for one.
+SLICES_IN_A_ROW: Final = 4
 #: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
 
@@ -36,20 +40,26 @@ class Lapses:
         if facts.replay is None or facts.steps.count < MIN_STEPS:
             return []
         # What all ranks have in common: waiting for one of them is that one's own.
-        shared = np.sum([facts.part(part).min(axis=0) for part in PARTS], axis=0)
+        shared = np.sum([facts.worked(part).min(axis=0) for part in PARTS], axis=0)
         excess = _after_warm_up(find_lapses(shared, facts.mean_step_ns))
         if not excess.any():
             return []
         pattern = find_pattern(excess, facts.steps.numbers)
         outcome = _without_growth(facts) if pattern.kind == "growing" else _without(facts, excess > 0)
-        if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess):
+        if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess, outcome):
             return []
         return [_describe(facts, excess, pattern, outcome)]
 
 
-def _is_chance(facts: Facts, excess: np.ndarray) -> bool:
-    """Whether it is no more than what processes that share cores do to each other's collectives."""
-    return within_time_slice(facts, excess) and _part_of(facts, excess > 0)[0] in _COMMUNICATION
+def _is_chance(facts: Facts, excess: np.ndarray, outcome: Outcome) -> bool:
+    """Whether it is no more than what processes that share cores do to each other's collectives.
+
+    Where cores lack, a few steps that are much longer are the machine's, unless they come often enough to be sure of.
+    """
+    if lacks_cores(facts) and outcome.interval[0] < MIN_CERTAIN:
+        return True
+    is_short = within_time_slice(facts, excess, without_cores=SLICES_IN_A_ROW)
+    return is_short and _part_of(facts, excess > 0)[0] in _COMMUNICATION
 
 
 def _after_warm_up(excess: np.ndarray) -> np.ndarray:
@@ -130,7 +140,7 @@ def _part_of(facts: Facts, hit: np.ndarray) -> tuple[str, float, dict[str, int]]
     """The part that has most of what these steps take longer on all ranks, its share, and what each has of it (ns)."""
     excess = {}
     for name in PARTS:
-        values = facts.part(name).min(axis=0)
+        values = facts.worked(name).min(axis=0)
         usual = float(np.quantile(values[~hit] if (~hit).any() else values, 0.3))
         excess[name] = max(float(values[hit].mean()) - usual, 0.0)
     part = max(excess, key=excess.__getitem__)
@@ -195,7 +205,7 @@ def _own_parts(facts: Facts) -> Iterator[tuple[str, np.ndarray]]:
     """Parts of the ranks' own time: float[rank, step]."""
     for part in PARTS:
         if part not in EXPOSED or part == IDLE:
-            yield part, facts.part(part).astype(float)
+            yield part, facts.worked(part)
 
 
 def _operations(facts: Facts) -> pd.DataFrame:

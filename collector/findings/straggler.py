@@ -15,6 +15,7 @@ from ..model.words import milliseconds, name_ranks
 from ..predict.straggling import find_stragglers, longer_ns
 from .base import Finding
 from .root_cause import UNKNOWN, root_cause
+from .transport import lacks_cores, within_time_slice
 
 #: Less gain than this is not worth a finding.
 MIN_GAIN: Final = 0.02
@@ -61,8 +62,9 @@ class SlowRanks:
         for excess, change in find_stragglers(facts):
             outcome = facts.outcome(change)
             described = None if outcome.gain < MIN_GAIN else _describe(facts, excess, outcome)
-            if described is not None and not _is_other_load(facts, described):
-                return [described]
+            if described is None or _is_other_load(facts, described) or _is_time_slice(facts, excess, described):
+                continue
+            return [described]
         return []
 
 
@@ -118,8 +120,18 @@ def _describe(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
     )
 
 
+def _is_time_slice(facts: Facts, excess: Excess, finding: Finding) -> bool:
+    """Whether what comes and goes is no more than what ranks that share cores take from each other."""
+    if finding.evidence["pattern"] not in {"sometimes", "periodic", "in-turn"}:
+        return False
+    is_contested = not facts.cpu.knows_starved or lacks_cores(facts)
+    return is_contested and within_time_slice(facts, excess.excess_ns.max(axis=0))
+
+
 def _is_other_load(facts: Facts, finding: Finding) -> bool:
     """Whether other processes of the hosts explain a small excess: whichever rank they disturb is not to blame."""
+    if _is_disturbed_by_turns(facts, finding):
+        return True
     if finding.predicted_gain > MAX_OF_LOAD or finding.evidence.get("root_cause", {}).get("is", "") not in {
         "",
         "starved-of-cores",
@@ -133,6 +145,15 @@ def _is_other_load(facts: Facts, finding: Finding) -> bool:
         return False
     is_busy = load.takes_cores or (load.busy_ratio or 0.0) > BUSY_RATIO
     return is_busy or (load.lacks_cores and _are_all_starved(facts, finding))
+
+
+def _is_disturbed_by_turns(facts: Facts, finding: Finding) -> bool:
+    """Whether now this rank lacks cores and now that one, on a host where other programs have them."""
+    is_starved = finding.evidence.get("root_cause", {}).get("is") == "starved-of-cores"
+    if not is_starved or finding.evidence["pattern"] not in {"sometimes", "in-turn"}:
+        return False
+    load = find_host_load(facts.trace, facts.steps)
+    return load is not None and load.takes_cores
 
 
 def _are_all_starved(facts: Facts, finding: Finding) -> bool:

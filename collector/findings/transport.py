@@ -158,15 +158,16 @@ def lacks_cores(facts: Facts) -> bool:
     return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > MAX_BUSY_RATIO)
 
 
-def within_time_slice(facts: Facts, excess_ns: np.ndarray) -> bool:
+def within_time_slice(facts: Facts, excess_ns: np.ndarray, *, without_cores: int = 2) -> bool:
     """Whether the ranks share the cores of a host, and lose no more in slow steps than one of them takes from another by chance.
 
     Args:
         excess_ns: float[step], 0 in the usual steps.
+        without_cores: how many time slices one loses in a row by chance where cores lack.
     """
     if facts.breakdown.on_device or not is_one_host(facts):
         return False
-    slices = 2 if lacks_cores(facts) else 1
+    slices = without_cores if lacks_cores(facts) else 1
     return float(excess_ns[excess_ns > 0].mean()) <= slices * TIME_SLICE_NS
 
 

@@ -74,7 +74,7 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
 def _candidates(facts: Facts) -> Iterator[_Candidate]:
     for part in PARTS:
         if part not in EXPOSED:
-            times = facts.part(part).astype(float)
+            times = facts.worked(part)
             yield from _beside_peers(part, times)
             yield from _beside_usual(part, times)
     yield from _waiting(facts)

@@ -33,6 +33,8 @@ class Change:
     """From the last member's request to the start."""
     gone: np.ndarray | None = None
     """Operations that are called no more: bool[operation]."""
+    waking: ByStep = 1.0
+    """How much later than what it waits for a wait for an operation ends: one number, or float[rank, 1]."""
     loading: ByStep = 1.0
     """What a worker of the loader spends on a batch: one number, or float[rank, step] by the step that waits for it."""
 
@@ -53,6 +55,7 @@ class Change:
             transfer=np.multiply(self.transfer, other.transfer),
             negotiation=np.multiply(self.negotiation, other.negotiation),
             gone=gone,
+            waking=np.multiply(self.waking, other.waking),
             loading=np.multiply(self.loading, other.loading),
         )
 

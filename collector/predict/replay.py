@@ -89,7 +89,7 @@ class Replay:
         asked_for = np.empty((many, len(graph.loading)))
         busy = np.stack([graph.loading.busy_ns * change.loading_of(graph) for change in changes])
         hold = graph.wait_hold_ns
-        quicker = np.stack([self._copied_out_ns(change) for change in changes])
+        sooner = np.stack([self._sooner_awake_ns(change) for change in changes])
         member = graph.arrival_segment >= 0
         for turn in self._program:
             here = turn.operations
@@ -113,7 +113,7 @@ class Replay:
                 taken[:, target] = over
             else:
                 ended = np.where(gone[:, target], -np.inf, ends[:, target])
-                over = np.maximum(begun + hold[waits], ended + graph.wait_lag_ns[waits] - quicker[:, waits])
+                over = np.maximum(begun + hold[waits], ended + graph.wait_lag_ns[waits] - sooner[:, waits])
             begins[:, segment + 1] = over
         finish = begins[:, graph.end_segment] + passed[:, graph.end_piece] - passed[:, first[graph.end_segment]]
         return graph.steps.job_durations(finish)
@@ -176,14 +176,17 @@ class Replay:
         own: Floats = np.maximum(total, 0.0)
         return own
 
-    def _copied_out_ns(self, change: Change) -> Floats:
-        """How much sooner each wait ends behind its operation, since fewer bytes are copied back: float[W]."""
+    def _sooner_awake_ns(self, change: Change) -> Floats:
+        """How much sooner each wait ends behind its operation: fewer bytes to copy, a thread that goes on at once: float[W]."""
         graph = self.graph
         saved = np.zeros(len(graph.wait_kind))
         on_operation = np.flatnonzero(graph.wait_kind == ON_OPERATION)
         target = graph.wait_target[on_operation]
         less = self.costs.copies_ns * (1 - change.transfer)
-        saved[on_operation] = np.minimum(less[target], np.maximum(graph.wait_lag_ns[on_operation], 0.0))
+        lag = np.maximum(graph.wait_lag_ns[on_operation], 0.0)
+        waking = np.broadcast_to(change.waking, (len(graph.steps.ranks), 1))[:, 0]
+        late = lag * (1 - waking[graph.segment_rank[graph.wait_segment[on_operation]]])
+        saved[on_operation] = np.minimum(less[target] + late, lag)
         return saved
 
     def _operation_ns(self, change: Change) -> tuple[Floats, Floats, Floats]:

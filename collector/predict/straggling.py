@@ -1,11 +1,13 @@
 """Stragglers taken away: the change that makes slow ranks work as their peers do."""
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
+from ..model.arrays import Matrix
 from ..model.breakdown import IDLE
 from ..model.peers import Excess, find_excess
 from .change import Change, removed
@@ -43,18 +45,23 @@ def find_stragglers(facts: Facts) -> list[tuple[Excess, Change]]:
     """
     if facts.replay is None or facts.is_pipeline:
         return []
-    work = facts.breakdown.own_work_ns - facts.part(str(Category.DATA))
+    # On a loaded machine without what they wait for cores: who has to wait is chance, and no rank's own.
+    loaded_ns = np.sum([facts.part(part) - facts.worked(part) for part in PARTS_OF_WORK], axis=0)
+    work = facts.breakdown.own_work_ns - facts.part(str(Category.DATA)) - loaded_ns
     parts: list[tuple[Excess, Change]] = []
     for part in (*PARTS_OF_WORK, IDLE) if facts.breakdown.on_device else PARTS_OF_WORK:
-        times = facts.part(part)
+        times = facts.worked(part)
         excess = own_idle(times, facts.mean_step_ns) if part == IDLE else find_excess(times, facts.mean_step_ns)
         if excess is not None:
+            excess = replace(excess, excess_ns=excess.excess_ns * _with_starvation(facts, part, excess))
             parts.append((excess, facts.without(part, excess.excess_ns)))
     parts.sort(key=lambda found: -facts.outcome(found[1]).gain)
     everything = find_excess(work, facts.mean_step_ns)
     if everything is None:
         return parts
-    whole = everything, Change(work=_shares(facts, everything))
+    less = _shares(facts, everything)
+    everything = replace(everything, excess_ns=np.sum(list(less.values()), axis=0))
+    whole = everything, Change(work={part: removed(facts.part(part).astype(float), ns) for part, ns in less.items()})
     if not parts or _is_most(facts, parts[0], whole):
         return [*parts[:1], whole, *parts[1:]]
     # One rank that is slower in everything is told as that, if it gains nearly as much.
@@ -89,16 +96,31 @@ def own_idle(idle_ns: np.ndarray, step_ns: float) -> Excess | None:
     return excess if quick.mean() < HARDLY * idle_ns[list(excess.rows)].mean() else None
 
 
-def _shares(facts: Facts, excess: Excess) -> dict[str, np.ndarray]:
-    """The excess taken out of the parts in which a rank is longer than its peers: factors by part."""
+def _shares(facts: Facts, excess: Excess) -> dict[str, Matrix]:
+    """The excess divided among the parts in which a rank is longer than its peers: ns by part, float[rank, step]."""
     longer = {part: longer_ns(facts, part, excess) for part in PARTS_OF_WORK}
     total = np.maximum(np.sum(list(longer.values()), axis=0), 1.0)
-    factors = {}
-    for part, more in longer.items():
-        less = excess.excess_ns * more / total
-        if less.any():
-            factors[part] = removed(facts.part(part).astype(float), less)
-    return factors
+    return {
+        part: excess.excess_ns * more / total * _with_starvation(facts, part, excess) for part, more in longer.items()
+    }
+
+
+def _with_starvation(facts: Facts, part: str, excess: Excess) -> Matrix:
+    """How many times as long what a rank does more takes, since it waits for cores meanwhile: float[rank, 1], at least 1.
+
+    Only what it runs more: who sleeps waits for no core.
+    """
+    times = np.ones((len(facts.ranks), 1))
+    if not facts.all_starved or part not in facts.cpu.metered:
+        return times
+    worked, running, starved = facts.worked(part), facts.cpu.running_ns[part], facts.cpu.starved_ns[part]
+    for row in excess.rows:
+        slow = excess.slow[row]
+        more = float(worked[row, slow].mean() - np.median(np.delete(worked[:, slow].mean(axis=1), row)))
+        ran_more = float(running[row, slow].mean() - np.median(np.delete(running[:, slow].mean(axis=1), row)))
+        share = float(np.clip(ran_more / max(more, 1.0), 0.0, 1.0))
+        times[row] = 1 + share * float(starved[row].sum()) / max(float(running[row].sum()), 1.0)
+    return times
 
 
 def longer_ns(facts: Facts, part: str, excess: Excess) -> np.ndarray:
@@ -106,7 +128,7 @@ def longer_ns(facts: Facts, part: str, excess: Excess) -> np.ndarray:
 
     In a step in which all ranks are slow now and then, than the quickest.
     """
-    values = facts.part(part).astype(float)
+    values = facts.worked(part)
     quick = [row for row in range(len(values)) if row not in excess.rows]
     peers = np.median(values[quick], axis=0) if quick else values.min(axis=0)
     longer: np.ndarray = np.maximum(values - peers, 0.0)

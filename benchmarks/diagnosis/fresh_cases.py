@@ -1,0 +1,139 @@
+"""Faults that no rule was written for, in small scripts as anybody writes them (fresh/): hooks, locks, threads, sharding.
+
+A finding that says where the time is (rank, part) without a name for the cause is right; another cause is not.
+"""
+
+from case import Case
+
+TWO = (0, 1)
+#: Findings that say when or where, but not what, on all ranks.
+_WHERE = ("unexplained", "host-code", "periodic-stalls", "outlier-steps", "slow-stretch")
+_LOADER = ("slow-loader", "unexplained", "periodic-stalls", "outlier-steps")
+_HOST = ("slow-host-code", "periodic-slow-host-code", "unexplained")
+_BACKWARD = ("slow-backward", "unexplained")
+_LOCK = ("interpreter-lock", "blocked-forward", "blocked-backward", "blocked-optimizer")
+
+
+def _case(
+    name: str,
+    script: str,
+    class_: str,
+    causes: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (),
+    *,
+    recorder: str = "hvd",
+    on: int | None = None,
+    size: int = 2,
+    also: tuple[str, ...] = (),
+    environment: dict[str, str] | None = None,
+    arguments: tuple[str, ...] = (),
+    has_load: bool = False,
+) -> Case:
+    """A script, with its fault on rank `on` or on all."""
+    is_healthy = class_ == "healthy"
+    faulty = () if is_healthy else ("--faulty", *(() if on is None else ("--rank", str(on))))
+    return Case(
+        name,
+        "none",
+        class_,
+        causes,
+        ranks,
+        arguments=arguments,
+        faulty_only=faulty,
+        environment=environment or {},
+        ddp="" if recorder == "hvd" else recorder,
+        size=size,
+        also=also,
+        has_load=has_load,
+        script=f"fresh/{script}.py",
+    )
+
+
+HOOKS = (
+    _case("a hook sleeps on rank 1", "gradient_hook", "straggler", _BACKWARD, (1,), recorder="instrument", on=1),
+    _case("a hook sleeps on rank 0, profile", "gradient_hook", "straggler", _BACKWARD, (0,), recorder="profiler", on=0),
+    _case(
+        "a hook sleeps everywhere",
+        "gradient_hook",
+        "compute",
+        ("blocked-backward", "unexplained"),
+        TWO,
+        recorder="instrument",
+    ),
+    _case("a hook computes on rank 0", "gradient_penalty_hook", "straggler", _BACKWARD, (0,), on=0),
+    _case(
+        "a hook computes on rank 2 of 3",
+        "gradient_penalty_hook",
+        "straggler",
+        _BACKWARD,
+        (2,),
+        recorder="instrument",
+        on=2,
+        size=3,
+    ),
+)
+REDUCTIONS = (
+    _case("reduced after each of four micro-batches", "micro_batches", "communication", recorder="instrument"),
+    _case("reduced after each of four, profile", "micro_batches", "communication", recorder="profiler"),
+    _case("batch norms synchronised", "sync_batch_norm", "communication"),
+    _case(
+        "four hundred tiny parameters, no fusion",
+        "tiny_parameters",
+        "communication",
+        ("many-small-collectives",),
+        environment={"HOROVOD_FUSION_THRESHOLD": "0"},
+        arguments=("--steps", "25"),
+    ),
+    _case("a dense embedding", "dense_embedding", "communication", ("oversize-gradient", "bandwidth-bound")),
+    _case("a dense embedding, recorded DDP", "dense_embedding", "communication", recorder="instrument"),
+    _case(
+        "looking for unused parameters",
+        "unused_parameters",
+        "communication",
+        recorder="instrument",
+        also=("compute", "healthy"),
+    ),
+    _case("sharded layer by layer", "sharded_small", "communication", recorder="instrument"),
+)
+LOOPS = (
+    _case("compiled anew for each shape", "recompiling", "compute", (), TWO, recorder="instrument"),
+    _case("gradients clipped by items", "clip_by_items", "compute", _WHERE, TWO),
+    _case("a moving average by copies", "moving_average", "compute", _WHERE, TWO, recorder="instrument"),
+    _case("a slow metrics server on rank 0 of 3", "metrics_socket", "straggler", _HOST, (0,), on=0, size=3),
+    _case("a log that is synced", "log_fsync", "compute", _WHERE, TWO),
+    _case("a log that is synced on rank 1", "log_fsync", "straggler", _HOST, (1,), on=1),
+    _case("a program each step", "subprocess_each_step", "compute", _WHERE, TWO, recorder="instrument"),
+    _case("a list shuffled at each epoch", "shuffled_list", "compute", _WHERE, TWO, recorder="instrument"),
+    _case("60 MB touched each step", "touch_memory", "compute", _WHERE, TWO),
+    _case("double precision on rank 1", "double_precision", "straggler", _HOST, (1,), recorder="instrument", on=1),
+    _case(
+        "double precision on rank 1, profile", "double_precision", "straggler", _HOST, (1,), recorder="profiler", on=1
+    ),
+    _case("rates tried every twelfth step", "rate_finder", "compute", (), TWO),
+    _case("histograms on rank 0", "histograms", "straggler", _HOST, (0,), recorder="instrument", on=0),
+    _case("a thread that cuts texts", "tokenizer_thread", "compute", _LOCK, TWO, recorder="instrument"),
+    _case("a thread that cuts texts on rank 0", "tokenizer_thread", "straggler", (), (0,), on=0),
+    _case("a thread that formats logs", "logging_thread", "compute", _LOCK, TWO),
+)
+DATA = (
+    _case("batches pickled as lists", "big_collate", "data", _LOADER),
+    _case("workers that share a lock", "worker_lock", "data", _LOADER, recorder="instrument"),
+    _case("few samples that take long", "long_tail", "data", (), also=("straggler",)),
+)
+RANKS = (
+    _case("sequences of any length", "sequence_lengths", "straggler", ("uneven-batches", "stragglers-in-turn"), size=3),
+    _case("rank 3 late, pairs of ranks", "two_groups", "straggler", (), (3,), recorder="instrument", on=3, size=4),
+    _case("sharded, rank 0 late", "sharded", "straggler", (), (0,), recorder="instrument", on=0),
+)
+HEALTHY = (
+    _case("tiny DDP", "tiny", "healthy", recorder="instrument"),
+    _case("tiny DDP, four ranks", "tiny", "healthy", recorder="instrument", size=4),
+    _case("tiny", "tiny", "healthy", size=3),
+    _case("tiny DDP, other load", "tiny", "healthy", recorder="instrument", has_load=True),
+    _case("small DDP, other load", "plain", "healthy", recorder="instrument", has_load=True),
+    _case("small, four ranks, other load", "plain", "healthy", size=4, has_load=True),
+    _case("small, profile", "plain", "healthy", recorder="profiler", size=3),
+    _case("sharded", "sharded", "healthy", recorder="instrument"),
+    _case("one rank has more data", "longer_dataset", "healthy"),
+)
+FRESH_CASES = HOOKS + REDUCTIONS + LOOPS + DATA + RANKS + HEALTHY

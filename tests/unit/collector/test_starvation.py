@@ -1,0 +1,139 @@
+"""A loaded machine: who waits for a core changes from step to step, and what ranks do of their own shows beside that."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.traces import MS, Parts, make_trace, uniform
+from tlkit.collector import Analysis, analyze
+from tlkit.collector.model.cpu_time import CpuTime
+from tlkit.collector.model.starvation import without_starvation
+
+from .test_diagnosis import HEALTHY, jittered
+from .test_rules import best, metered, tiny
+
+STEPS, MOST_MS = 40, 60.0
+PHASES = ("forward", "backward", "optimizer")
+
+
+def loaded(more: Callable[[int], Parts], *, runs: bool = True, seed: int = 1) -> Analysis:
+    """Two ranks that wait 10 to 60 ms for a core in each phase of each step, by turns, beside what they do.
+
+    Args:
+        more: what a rank does besides in each step.
+        runs: whether it computes that, and waits for cores as much again; else it sleeps.
+    """
+    steps, random = jittered(uniform(2, STEPS, HEALTHY)), np.random.default_rng(seed)
+    waits = {phase: random.uniform(10, MOST_MS, (2, STEPS)) for phase in PHASES}
+    counters: dict[tuple[str, int], Callable[[dict[str, float]], float]] = {}
+    for rank in range(2):
+        extra = dict(more(rank))
+        for phase in PHASES:
+            ran = [_sum(step, phase) for step in steps[rank]]
+            # A rank that waits longer in one step waits less in another: the sums of both are alike.
+            late = [*waits[phase][rank]]
+            added = extra.get(phase, 0.0)
+            starved = [wait + added * runs for wait in late]
+            for number, step in enumerate(steps[rank]):
+                steps[rank][number] = [*step, (phase, late[number] + added * (2 if runs else 1))]
+            computed = [ms + added * runs for ms in ran]
+            counters[f"{phase} cpu_ns", rank] = _in_order(computed)
+            counters[f"{phase} starved_ns", rank] = _in_order(starved)
+    trace = make_trace(steps)
+    return analyze(metered(steps, trace, counters))
+
+
+def _sum(step: Parts, phase: str) -> float:
+    return sum(ms for part, ms in step if part == phase)
+
+
+def _in_order(values: list[float]) -> Callable[[dict[str, float]], float]:
+    """What a counter shows in one step after the other."""
+    left = iter(values)
+    return lambda _: next(left)
+
+
+def test_ranks_that_wait_for_cores_by_turns_are_no_stragglers() -> None:
+    """The machine is named, and no rank."""
+    for seed in range(3):
+        analysis = loaded(lambda _: [], seed=seed)
+
+        assert analysis.verdict.cause == "starved-of-cores"
+        assert not [finding for finding in analysis.findings if finding.class_ == "straggler"]
+
+
+@pytest.mark.parametrize(("runs", "lost_ms"), [(True, 40.0), (False, 20.0)])
+def test_what_one_rank_does_more_is_found_on_a_loaded_machine(*, runs: bool, lost_ms: float) -> None:
+    """20 ms of computing, which waits for cores as much again, or of sleep, beside waits of 10 to 60."""
+    analysis = loaded(lambda rank: [("backward", 20.0)] if rank else [], runs=runs)
+    found = best(analysis, "slow-backward")
+
+    assert found.ranks == (1,)
+    assert found.evidence["mean_excess_ns"] == pytest.approx(lost_ms * MS, rel=0.35)
+    assert found.evidence["root_cause"]["is"] == ("slow-processor" if runs else "blocked")
+
+
+def test_an_update_that_all_ranks_wait_in_by_turns_is_not_slow() -> None:
+    """It has 10 to 60 ms of waiting for cores beside 3 of work."""
+    assert "slow-optimizer-step" not in {finding.cause for finding in loaded(lambda _: []).findings}
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 10**9)] * 3), min_size=1, max_size=8),
+)
+def test_what_is_left_without_waiting_is_at_least_what_ran(numbers: list[tuple[int, int, int]]) -> None:
+    """Counters may hold what belongs beside the phase: never more than the phase, never less than it ran."""
+    took, ran, starved = np.array(numbers, dtype=np.int64).T[:, None, :]
+    cpu = CpuTime(
+        running_ns={"forward": ran},
+        starved_ns={"forward": starved},
+        input_elements=ran,
+        process_ns=ran,
+        metered=frozenset({"forward"}),
+        is_known=True,
+        knows_starved=True,
+    )
+    worked = without_starvation(cpu, "forward", took.astype(float))
+
+    assert (worked <= took).all()
+    assert (worked >= np.minimum(ran, took)).all()
+    assert (without_starvation(cpu, "other", took.astype(float)) == took).all()
+
+
+@pytest.mark.parametrize(("late_ms", "is_told"), [(3.0, False), (12.0, True)])
+def test_what_ranks_that_share_cores_take_from_each_other_is_chance(*, late_ms: float, is_told: bool) -> None:
+    """One rank or the other is late for a time slice now and then; three of them have a reason."""
+    trace = tiny(1.0)
+    steps: list[list[Parts]] = []
+    for rank in range(2):
+        own: list[Parts] = []
+        for number in range(40):
+            late = late_ms if number % 6 == 3 * rank else 0.0
+            other = late_ms if number % 6 == 3 * (1 - rank) else 0.0
+            own.append(
+                [
+                    ("data", 0.25),
+                    ("forward", 0.35),
+                    ("backward", 0.6 + late),
+                    ("wait:collective", 1.0 + other),
+                    ("optimizer", 0.1),
+                ]
+            )
+        steps.append(own)
+    made = make_trace(steps, nbytes=50_000)
+    analysis = analyze(replace(made, meta=replace(made.meta, runtime="torch", hosts=trace.meta.hosts)))
+
+    assert bool([finding for finding in analysis.findings if finding.class_ == "straggler"]) == is_told
+
+
+def test_counters_of_healthy_phases_change_nothing() -> None:
+    """Nobody waits for cores: parts are what they were."""
+    steps = jittered(uniform(2, 20, HEALTHY))
+    facts = analyze(metered(steps, make_trace(steps))).facts
+
+    assert not facts.all_starved
+    assert (facts.worked("backward") == facts.part("backward")).all()
