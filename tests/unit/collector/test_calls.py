@@ -157,3 +157,18 @@ def test_pickling_before_and_after_the_collectives_goes_with_them() -> None:
     step_ms = sum(ms for _, ms in slow[0])
     assert without.predicted_gain == pytest.approx(15 / step_ms, abs=0.02)
     assert found.predicted_gain == pytest.approx(75 / step_ms, abs=0.02)
+
+
+@pytest.mark.parametrize(("kind", "nbytes"), [("allgather", 33_000), ("allgather", 66_048)])
+def test_parameters_gathered_for_each_layer_are_no_calls_of_the_script(kind: str, nbytes: int) -> None:
+    """A sharded model waits for them in each layer: they had better travel together, small or not much larger."""
+    trace = with_calls("parameters", "")
+    table = trace.collectives
+    columns = {name: table[name].to_numpy() for name in COLLECTIVE_COLUMNS} | {
+        "kind": np.full(len(table), kind, dtype=object),
+        "nbytes": np.full(len(table), nbytes),
+    }
+    found = analyze(replace(trace, collectives=make_table(COLLECTIVE_COLUMNS, columns))).findings
+
+    assert "repeated-broadcasts" not in {finding.cause for finding in found}
+    assert "many-small-collectives" in {finding.cause for finding in found}

@@ -106,6 +106,15 @@ def test_contention_counts_as_a_cost_of_communication() -> None:
     assert "by taking cores from backward" in costly.sentence
 
 
+def test_what_travels_as_one_is_agreed_on_as_one() -> None:
+    """Ten small collectives of 1 ms, each agreed on in 2: nine times 3 of 45 ms go, and not nine times 1."""
+    each: list[tuple[str, float]] = [("forward", 0.5), ("wait:negotiate", 2), ("wait:collective", 1)]
+    steps = [[[("data", 0.5), ("forward", 10), *(each * 10), ("optimizer", 2)]] * 30] * 2
+    found = best(analyze(make_trace(steps, nbytes=4000)), "many-small-collectives")
+
+    assert found.predicted_gain == pytest.approx(9 * 3 / 47.5, abs=0.08)
+
+
 def test_cores_that_others_have_are_named_where_all_ranks_lack_them() -> None:
     """A third of every phase is waiting for a core."""
     steps = jittered(uniform(2, 30, HEALTHY))
