@@ -8,7 +8,7 @@ from case import Case
 TWO = (0, 1)
 #: Findings that say when or where, but not what, on all ranks.
 _WHERE = ("unexplained", "host-code", "periodic-stalls", "outlier-steps", "slow-stretch")
-_LOADER = ("slow-loader", "unexplained", "periodic-stalls", "outlier-steps")
+_LOADER = ("slow-loader", "slow-loader-on-some-ranks", "unexplained", "periodic-stalls", "outlier-steps")
 _HOST = ("slow-host-code", "periodic-slow-host-code", "unexplained")
 _BACKWARD = ("slow-backward", "unexplained")
 _LOCK = ("interpreter-lock", "blocked-forward", "blocked-backward", "blocked-optimizer")
@@ -116,7 +116,7 @@ LOOPS = (
     _case("a thread that formats logs", "logging_thread", "compute", _LOCK, TWO),
 )
 DATA = (
-    _case("batches pickled as lists", "big_collate", "data", _LOADER),
+    _case("batches pickled as lists", "big_collate", "data", _LOADER, also=("compute",)),
     _case("workers that share a lock", "worker_lock", "data", _LOADER, recorder="instrument"),
     _case("few samples that take long", "long_tail", "data", (), also=("straggler",)),
 )

@@ -13,15 +13,17 @@ from ..model.breakdown import IDLE
 from ..model.words import milliseconds, shorten
 from ..predict.change import ByOperation, Change
 from .base import OF_MODEL, Finding, accumulation
-from .callers import called_by_user, is_called_by_user
+from .callers import GATHERED, PARAMETERS, called_by_user, is_called_by_user
 from .framework_words import Advice, advise, is_of_strategy
-from .transport import TIME_SLICE_NS, lacks_cores
+from .transport import TIME_SLICE_NS, lacks_cores, others_take_cores
 
 #: Below this share of the step communication is not worth a word.
 MIN_RATIO: Final = 0.03
 #: A collective of up to this many bytes costs its latency, whatever its size.
 SMALL_NBYTES: Final = 64 * 1024
-#: Or up to this many, if most of what it takes is the run's latency.
+#: So many small ones a step a sharded model may have: gathered forward and backward, and scattered, for a few layers.
+MAX_OF_SHARDED: Final = 16
+#: Or up to this many bytes, if most of what it takes is the run's latency.
 MAX_SMALL_NBYTES: Final = 4 * SMALL_NBYTES
 #: With fewer bytes a step a collective takes its latency, and what the processor makes of it.
 MIN_NBYTES: Final = 512 * 1024
@@ -47,7 +49,9 @@ class ExposedCommunication:
         findings = []
         if moving.mean() >= MIN_RATIO * step_ns:
             findings += _moving_bytes(facts, moving)
-        if asking.mean() >= MIN_RATIO * step_ns and facts.trace.meta.runtime != "torch":
+        # Where other programs have the cores, whoever has to agree waits for one first.
+        is_own = facts.trace.meta.runtime != "torch" and not others_take_cores(facts)
+        if asking.mean() >= MIN_RATIO * step_ns and is_own:
             findings += _negotiation(facts, asking)
         return findings
 
@@ -83,7 +87,9 @@ def _moving_bytes(facts: Facts, moving_ns: Floats) -> list[Finding]:
         # Of a device it is known what could hide them (findings/device.py).
         return [] if facts.breakdown.on_device else [_of_unknown_size(facts, moving_ns, table, evidence)]
     findings = []
-    if len(small) / per_step > 2:  # noqa: PLR2004  one or two cannot be fused into fewer
+    # One or two cannot be fused into fewer, and a model that is divided layer by layer gathers some.
+    is_sharded = bool(((small["caller"] == PARAMETERS) & (small["kind"] == GATHERED)).any())
+    if len(small) / per_step > (MAX_OF_SHARDED if is_sharded else 2):
         findings.append(_latency(facts, moving_ns, small, all_ns, evidence))
     large = table[table["nbytes"] > limit]
     if float(large["nbytes"].sum()) / per_step > MIN_NBYTES:

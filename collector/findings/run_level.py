@@ -15,7 +15,7 @@ from ..model.steps import WARM_UP_SHARE
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
-from .transport import lacks_cores, within_time_slice
+from .transport import SLICES_IN_A_ROW, lacks_cores, within_time_slice
 
 #: Fewer steps than this show neither trend nor rhythm.
 MIN_STEPS: Final = 12
@@ -23,8 +23,6 @@ MIN_STEPS: Final = 12
 MAX_STRETCHES: Final = 100
 #: The lower end of a gain's interval has to be above this: one chance step gains as much.
 MIN_CERTAIN: Final = 0.02
-#: A collective takes turns of several threads of each rank: where cores lack, each of them may have to wait for one.
-SLICES_IN_A_ROW: Final = 4
 #: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
 

@@ -15,7 +15,7 @@ from ..model.words import milliseconds, name_ranks
 from ..predict.straggling import find_stragglers, longer_ns
 from .base import Finding
 from .root_cause import UNKNOWN, root_cause
-from .transport import lacks_cores, within_time_slice
+from .transport import lacks_cores, others_take_cores, within_time_slice
 
 #: Less gain than this is not worth a finding.
 MIN_GAIN: Final = 0.02
@@ -152,8 +152,7 @@ def _is_disturbed_by_turns(facts: Facts, finding: Finding) -> bool:
     is_starved = finding.evidence.get("root_cause", {}).get("is") == "starved-of-cores"
     if not is_starved or finding.evidence["pattern"] not in {"sometimes", "in-turn"}:
         return False
-    load = find_host_load(facts.trace, facts.steps)
-    return load is not None and load.takes_cores
+    return others_take_cores(facts)
 
 
 def _are_all_starved(facts: Facts, finding: Finding) -> bool:

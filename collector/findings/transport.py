@@ -30,6 +30,8 @@ SHARED_MEMORY_GBPS: Final = 2.2
 MAX_BUSY_RATIO: Final = 0.97
 #: A thread that shares its core loses it for as long at a time; where cores lack, often twice in a row.
 TIME_SLICE_NS: Final = 4e6
+#: A collective takes turns of several threads of each rank: where cores lack, each of them may have to wait for one.
+SLICES_IN_A_ROW: Final = 4
 #: For less nobody installs another transport.
 WORTH_A_CHANGE_OF_TRANSPORT: Final = 0.1
 
@@ -156,6 +158,12 @@ def lacks_cores(facts: Facts) -> bool:
     """Whether the ranks have too few cores: another transport would wait for them all the same, or take more of them."""
     load = find_host_load(facts.trace, facts.steps)
     return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > MAX_BUSY_RATIO)
+
+
+def others_take_cores(facts: Facts) -> bool:
+    """Whether other programs have much of a host."""
+    load = find_host_load(facts.trace, facts.steps)
+    return load is not None and load.takes_cores
 
 
 def within_time_slice(facts: Facts, excess_ns: np.ndarray, *, without_cores: int = 2) -> bool:

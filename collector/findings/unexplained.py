@@ -20,7 +20,7 @@ from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
 from .latency import MIN_NS, MIN_ON_ONE_HOST_NS
-from .transport import GOOD_GBPS, is_one_host, lacks_cores, within_time_slice
+from .transport import GOOD_GBPS, SLICES_IN_A_ROW, is_one_host, lacks_cores, within_time_slice
 
 #: Fewer steps show nothing but chance.
 MIN_STEPS: Final = 12
@@ -62,7 +62,11 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
     if facts.steps.count < MIN_STEPS or not facts.breakdown.knows_compute or facts.is_pipeline:
         return []
     costly = [one for one in _candidates(facts) if one.by_step_ns.mean() > WORTH_RATIO * facts.mean_step_ns]
-    candidates = [one for one in costly if not (one.comes_and_goes and within_time_slice(facts, one.by_step_ns))]
+    candidates = [
+        one
+        for one in costly
+        if not (one.comes_and_goes and within_time_slice(facts, one.by_step_ns, without_cores=SLICES_IN_A_ROW))
+    ]
     if not candidates:
         return []
     saved = facts.replay.baseline_ns - facts.replay.steps_ns([one.change for one in candidates])

@@ -11,5 +11,5 @@ for batch in run.batches(images()):
         for parameter in model.parameters():
             if parameter.grad is not None:
                 for bins in (64, 256, 1024):
-                    np.histogram(np.repeat(parameter.grad.numpy().ravel(), 300), bins=bins)
+                    np.histogram(np.repeat(parameter.grad.numpy().ravel(), 1000), bins=bins)
 run.close()

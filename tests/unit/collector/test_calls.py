@@ -159,16 +159,22 @@ def test_pickling_before_and_after_the_collectives_goes_with_them() -> None:
     assert found.predicted_gain == pytest.approx(75 / step_ms, abs=0.02)
 
 
-@pytest.mark.parametrize(("kind", "nbytes"), [("allgather", 33_000), ("allgather", 66_048)])
-def test_parameters_gathered_for_each_layer_are_no_calls_of_the_script(kind: str, nbytes: int) -> None:
-    """A sharded model waits for them in each layer: they had better travel together, small or not much larger."""
-    trace = with_calls("parameters", "")
+@pytest.mark.parametrize(("layers", "nbytes", "is_told"), [(3, 33_000, False), (20, 33_000, True), (20, 66_048, True)])
+def test_parameters_gathered_for_each_layer_are_no_calls_of_the_script(
+    *, layers: int, nbytes: int, is_told: bool
+) -> None:
+    """A sharded model waits for them: those of many layers had better travel together, small or not much larger."""
+    each: list[tuple[str, float]] = [("forward", 1.0), ("wait:collective", 3.0)]
+    step: Parts = [("data", 0.5), ("forward", 30), *(each * layers), ("backward", 60), ("optimizer", 3), ("host", 2)]
+    trace = make_trace([[step] * 30 for _ in range(2)], nbytes=nbytes, tensors_per_collective=1)
     table = trace.collectives
     columns = {name: table[name].to_numpy() for name in COLLECTIVE_COLUMNS} | {
-        "kind": np.full(len(table), kind, dtype=object),
-        "nbytes": np.full(len(table), nbytes),
+        "kind": np.full(len(table), "allgather", dtype=object),
+        "caller": np.full(len(table), "parameters", dtype=object),
+        "blocking": np.ones(len(table), dtype=np.int64),
     }
     found = analyze(replace(trace, collectives=make_table(COLLECTIVE_COLUMNS, columns))).findings
+    causes = {finding.cause for finding in found}
 
-    assert "repeated-broadcasts" not in {finding.cause for finding in found}
-    assert "many-small-collectives" in {finding.cause for finding in found}
+    assert "repeated-broadcasts" not in causes
+    assert ("many-small-collectives" in causes) == is_told
