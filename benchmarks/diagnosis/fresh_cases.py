@@ -45,6 +45,7 @@ def _case(
         size=size,
         also=also,
         has_load=has_load,
+        may_lack_cores=is_healthy,
         script=f"fresh/{script}.py",
     )
 
