@@ -25,6 +25,7 @@ def train(words: Sequence[str], fault: str, timeline: Path) -> Analysis:
         "FAULT": fault,
         "HF_HUB_OFFLINE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
         "DS_ACCELERATOR": "cpu",
     }
     ended = subprocess.run(
@@ -33,7 +34,7 @@ def train(words: Sequence[str], fault: str, timeline: Path) -> Analysis:
         cwd=Path(__file__).with_name("jobs"),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -51,7 +52,7 @@ def expect_slow_rank(analysis: Analysis) -> None:
     assert [int(((steps["name"] == "STEP") & (steps["rank"] == rank)).sum()) for rank in (0, 1)] == [STEPS, STEPS]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(960)
 @pytest.mark.parametrize(
     ("package", "strategy", "collective"),
     [("lightning", "fsdp", "ALLGATHER"), ("pytorch_lightning", "ddp", "ALLREDUCE")],
@@ -75,7 +76,7 @@ def test_lightning(package: str, strategy: str, collective: str, tmp_path: Path)
     assert not any(inside)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(960)
 def test_transformers(tmp_path: Path) -> None:
     """The callback begins before the Trainer wraps the model, so that gradients are there; a slow dataset is found."""
     timeline = tmp_path / "t.json"
@@ -86,7 +87,7 @@ def test_transformers(tmp_path: Path) -> None:
     assert (analysis.trace.spans["name"] == "ALLREDUCE").any()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(960)
 def test_accelerate(tmp_path: Path) -> None:
     """Two batches make one step, as gradients are accumulated."""
     timeline = tmp_path / "t.json"
@@ -94,7 +95,7 @@ def test_accelerate(tmp_path: Path) -> None:
     expect_slow_rank(train([*TORCHRUN, "train_accelerate.py", str(timeline)], "slow-rank", timeline))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(960)
 def test_ray(tmp_path: Path) -> None:
     """Ray Train's workers, and our runtime's ranks on Ray's workers: each writes into the folder that was named."""
     first, second = tmp_path / "t.json", tmp_path / "own.json"
@@ -104,7 +105,7 @@ def test_ray(tmp_path: Path) -> None:
     assert (verdict.class_, verdict.cause, list(verdict.ranks)) == ("straggler", "slow-host-code", [1])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(960)
 def test_deepspeed(tmp_path: Path) -> None:
     """ZeRO steps each of its two groups of parameters by itself; they are one step."""
     if find_spec("deepspeed") is None:
