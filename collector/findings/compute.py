@@ -11,6 +11,7 @@ from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category
 from ..facts import Facts
 from ..model.common import common_to_all
 from ..model.intervals import intersect, of_spans, total_within
+from ..model.peers import SELDOM_RATIO, TOGETHER_RATIO
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, accumulation
@@ -172,7 +173,12 @@ class GarbageCollection:
         if outcome.gain < WORTH_RATIO / 5:
             return []
         by_rank = paused.mean(axis=1)
-        ranks = tuple(rank for rank, ns in zip(facts.ranks, by_rank, strict=True) if ns >= by_rank.max() / 2)
+        often, each = (paused > 0).sum(axis=1), paused.max(axis=1)
+        # As much as any other, or as long each time, if by luck not as often.
+        touched = (by_rank >= TOGETHER_RATIO * by_rank.max()) | (
+            (each >= TOGETHER_RATIO * each.max()) & (by_rank >= SELDOM_RATIO * by_rank.max()) & (often > 1)
+        )
+        ranks = tuple(rank for rank, is_touched in zip(facts.ranks, touched, strict=True) if is_touched)
         hit = float((paused.max(axis=0) > 0).mean())
         return [
             Finding(

@@ -20,6 +20,8 @@ from .stages import stage_remedy, stage_sentence
 
 #: Waits shorter than this share of the step are the price of asking.
 MIN_RATIO: Final = 0.02
+#: Ranks with this share of the longest wait, beyond that of the quickest rank, are slow, too.
+ALSO_SLOW: Final = 0.2
 #: What it costs to be handed batches by workers that keep up: no setting takes that away.
 HAND_OVER_RATIO: Final = 0.05
 #: A batch that is waited for no longer than this costs as much to hand over from a worker, and is not slow to make.  Measured:
@@ -43,7 +45,10 @@ class SlowLoader:
             return []
         mean_by_rank = waits_ns.mean(axis=1)
         step_ns = facts.mean_step_ns
-        guilty = (mean_by_rank >= 0.5 * mean_by_rank.max()) | _cannot_keep_up(facts)
+        beyond = mean_by_rank - mean_by_rank.min()
+        # What is left of the waits when the slowest ranks no longer wait is the next ones'.
+        also = (beyond >= ALSO_SLOW * beyond.max()) & (beyond >= MIN_RATIO * step_ns)
+        guilty = (mean_by_rank >= 0.5 * mean_by_rank.max()) | also | _cannot_keep_up(facts)
         ranks = tuple(rank for rank, bad in zip(facts.ranks, guilty, strict=True) if bad)
         wait_ns = float(mean_by_rank[guilty].mean())
         if wait_ns < HAND_OVER_NS:

@@ -40,6 +40,8 @@ class Loading:
     """Row of the batch that the worker made before, -1 if none of these."""
     freed_by: Times
     """Row of the batch whose taking let the worker begin, -1 if none of these."""
+    ordered_ns: Floats
+    """When that was, if it was before the analysed steps; -inf elsewhere."""
     fresh: Mask
     """Whether it was ordered when the loop began to wait for `freed_by`, not when it had it: the first batches of an epoch."""
 
@@ -68,6 +70,8 @@ def find_loading(trace: Trace, steps: Steps) -> Loading:
         first = int(np.searchsorted(found["wait_end_ns"], begin, side="right"))
         last = int(np.searchsorted(found["wait_end_ns"], end, side="right"))
         part = {name: values[first:last] for name, values in found.items()}
+        is_before = (part["freed_by"] >= 0) & (part["freed_by"] < first)
+        part["ordered_ns"] = np.where(is_before, part["ordered_ns"], -np.inf)
         for name in ("same_worker", "freed_by"):
             part[name] = np.where(part[name] >= first, part[name] - first + count, -1)
         parts.append({"rank": np.full(last - first, row), **part})
@@ -84,6 +88,7 @@ def find_loading(trace: Trace, steps: Steps) -> Loading:
         busy_ns=column("busy_ns", np.float64),
         same_worker=column("same_worker", np.int64),
         freed_by=column("freed_by", np.int64),
+        ordered_ns=column("ordered_ns", np.float64),
         fresh=column("fresh", np.bool_),
     )
 
@@ -126,6 +131,7 @@ def _of_rank(trace: Trace, waits: pd.DataFrame, made: pd.DataFrame) -> dict[str,
         "busy_ns": np.maximum(ends - could_begin, 0).astype(float),
         "same_worker": same,
         "freed_by": freed,
+        "ordered_ns": ordered.astype(float),
         "fresh": fresh,
     }
 

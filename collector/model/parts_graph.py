@@ -143,5 +143,6 @@ def _no_loading() -> Loading:
         busy_ns=floats,
         same_worker=none,
         freed_by=none,
+        ordered_ns=floats,
         fresh=none.astype(np.bool_),
     )

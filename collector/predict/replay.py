@@ -148,8 +148,10 @@ class Replay:
         loading = self.graph.loading
         same, freed, fresh = loading.same_worker[batches], loading.freed_by[batches], loading.fresh[batches]
         ordered = np.where(fresh, asked_for[:, np.maximum(freed, 0)], taken[:, np.maximum(freed, 0)])
+        # Who has made its batch before within the analysed steps may have begun only when the loop took one before them.
+        order = np.where(same >= 0, loading.ordered_ns[batches], -np.inf)
         begin = np.maximum(
-            np.where(same >= 0, made[:, np.maximum(same, 0)], -np.inf), np.where(freed >= 0, ordered, -np.inf)
+            np.where(same >= 0, made[:, np.maximum(same, 0)], -np.inf), np.where(freed >= 0, ordered, order)
         )
         # Of what was ordered before the analysed steps only the wait itself is known, or that it had been made in time.
         late_ns = np.maximum(loading.made_ns[batches] - loading.wait_start_ns[batches], 0)
