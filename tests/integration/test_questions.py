@@ -112,11 +112,11 @@ def test_where_a_batch_is_made(visitor: Visitor, slow_rank: str) -> None:
     """The stages of a batch, and the slowest of those who make batches."""
     arrive(visitor, slow_rank)
     visitor.click("Data")
-    stages = visitor.card("What a batch goes through")
+    stages = visitor.card("Stages of a batch")
     assert {"dataset", "collate"} <= set(stages.locator("svg text").all_text_contents()) | set(
         re.findall(r"\w+", stages.inner_text())
     )
-    assert "ms" in visitor.card("Who makes the batches").locator("tbody tr").first.inner_text()
+    assert "ms" in visitor.card("Loaders of batches").locator("tbody tr").first.inner_text()
 
     assert visitor.clicks == clicks_of("Which stage of data loading takes the time?")
 
