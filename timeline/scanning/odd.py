@@ -6,6 +6,7 @@ Both scanners come here with what they do not take themselves, so that they agre
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -22,6 +23,9 @@ MAX_DEPTH: Final = 100
 
 #: Times in microseconds from here on do not fit into nanoseconds.
 MAX_US: Final = 9 * 10**15
+
+#: Floats from here on may stand for integers that they are not.
+_EXACT: Final = 1e15
 
 #: Bytes that may be looked at in vain; after that an end is looked for nearby only, so that a file of nothing but damage takes
 #: seconds and not hours.
@@ -43,6 +47,20 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _LooseEvent(msgspec.Struct, gc=False):
+    """The same of a writer that takes numbers for text, or text for numbers."""
+
+    ph: str | int | float | bool = ""
+    name: str | int | float | bool = ""
+    cat: str | int | float | bool = ""
+    pid: int | float | bool | str = 0
+    tid: int | float | bool | str = 0
+    ts: float | str = 0.0
+    dur: float | str = 0.0
+    id: int | float | bool | str = ""
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class _Times(msgspec.Struct, gc=False):
     """The times of an event as they are written."""
 
@@ -51,6 +69,7 @@ class _Times(msgspec.Struct, gc=False):
 
 
 decode_one: Final = msgspec.json.Decoder(Event).decode
+_decode_loose: Final = msgspec.json.Decoder(_LooseEvent).decode
 _decode_times: Final = msgspec.json.Decoder(_Times).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -143,6 +162,10 @@ class OddEvents:
             return decode_one(text)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             pass
+        event = _of_loose(text)
+        if event is not None:
+            self._dropped["repaired"] += 1
+            return event
         try:
             repaired = _BAD_ESCAPE.sub(r"\\\\", text.decode("utf-8", "replace"))
             fields: Any = json.loads(repaired, strict=False)
@@ -152,7 +175,7 @@ class OddEvents:
         self._dropped["repaired"] += 1
         return event
 
-    def canonical(self, event: Event, text: bytes) -> list[bytes]:
+    def canonical(self, event: Event, text: bytes) -> Iterator[bytes]:
         """The event as plain JSON that no scanner finds odd, the truest first; none if its times are beyond all clocks."""
         try:
             times = _decode_times(text)
@@ -161,7 +184,7 @@ class OddEvents:
             start, duration = _decimal(repr(event.ts).encode()), _decimal(repr(event.dur).encode())
         if max(abs(start), abs(duration)) >= MAX_US:
             self._dropped["impossible_time"] += 1
-            return []
+            return
         fields: dict[str, Any] = {
             "ph": event.ph if len(event.ph) == 1 and event.ph.isprintable() and event.ph.isascii() else "",
             "name": plain(event.name),
@@ -173,13 +196,12 @@ class OddEvents:
             fields["id"] = plain(event.id)
         told = _encode(fields)[:-1] + f',"ts":{start:.3f},"dur":{duration:.3f}'.encode()
         if not event.args:
-            return [told + b"}"]
+            yield told + b"}"
+            return
         args = bytes(event.args)
-        return [
-            told + b',"args":' + args + b"}",
-            told + b',"args":' + _encode(plain(_loads(args))) + b"}",
-            told + b',"args":{}}',
-        ]
+        yield told + b',"args":' + args + b"}"
+        yield told + b',"args":' + _encode(plain(_loads(args))) + b"}"
+        yield told + b',"args":{}}'
 
 
 def _decimal(text: bytes | msgspec.Raw) -> Decimal:
@@ -223,6 +245,23 @@ def _end_of_object(data: bytes | bytearray, begin: int, end: int) -> int:
             if depth == 0:
                 return token.end()
     return -1
+
+
+def _of_loose(text: bytes) -> Event | None:
+    """What `_from_fields` makes of an event whose fields are only of other types than they should be; None for any other."""
+    try:
+        loose = _decode_loose(text)
+        start, duration = float(loose.ts), float(loose.dur)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+        return None
+    if not (abs(start) < float("inf") and abs(duration) < float("inf")):
+        return None
+    told = (loose.ph, loose.name, loose.cat, loose.pid, loose.tid, loose.id)
+    if any(type(value) is float and abs(value) >= _EXACT for value in told):
+        return None  # it may have been an integer of more digits than a float has
+    phase, name, category = map(str, told[:3])
+    process, thread, number = (value if type(value) in {int, str} else str(value) for value in told[3:])
+    return Event(phase, name, category, process, thread, start, duration, number, loose.args)
 
 
 def _from_fields(fields: dict[str, Any]) -> Event:

@@ -146,8 +146,9 @@ class _Feeder:
 
     def _take_odd(self, event: Event, text: bytes) -> None:
         row = self.scanner.rows
-        candidates = self._odd.canonical(event, text)
-        for candidate in candidates:
+        is_possible = False
+        for candidate in self._odd.canonical(event, text):
+            is_possible = True
             if isinstance(self.scanner, PortableScanner):
                 self.scanner.take_one(candidate)
             else:
@@ -155,7 +156,7 @@ class _Feeder:
             if self.scanner.rows > row:
                 self._own.append((row, bytes(event.args)))
                 return
-        if candidates:
+        if is_possible:
             self.dropped["broken"] += 1
 
     @property

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tlkit.timeline.errors import TraceError
 from tlkit.timeline.read.source import Source
-from tlkit.timeline.scanning import has_compiled_scanner, portable, scan
+from tlkit.timeline.scanning import has_compiled_scanner, odd, portable, scan
 from tlkit.timeline.scanning import reading as scan_module
 from tlkit.timeline.scanning.events import Key
 
@@ -319,3 +319,21 @@ def test_texts_of_many_events_are_those_of_each(rows: list[int], numbers: list[i
     key = Key(np.array(sorted(rows), np.uint32), np.array(numbers[: len(rows)], np.int32), ["a", "b", "", "d"])
 
     assert key.texts_of(np.array(asked, np.int64), "none") == [key.text_of(row, "none") for row in asked]
+
+
+spelled = st.one_of(
+    st.integers().map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,22})(\.[0-9]{1,5})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+    st.sampled_from(["true", "false", "null", "[]", '"NaN"', '" 7 "', '"1_0"', "NaN", '"\\ud800"', "-0", "-0.0"]),
+    st.text(max_size=5).map(json.dumps),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["ph", "name", "cat", "pid", "tid", "ts", "dur", "id"]), spelled))
+def test_what_is_repaired_quickly_is_what_is_repaired_slowly(fields: dict[str, str]) -> None:
+    """Numbers for texts and texts for numbers: the quick way takes an event as the slow one would, or leaves it to that."""
+    text = "{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}"
+    quick = odd._of_loose(text.encode())
+    if quick is not None:
+        assert quick == odd._from_fields(json.loads(text))
