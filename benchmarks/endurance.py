@@ -7,6 +7,7 @@ Each line says what was asked of the runtime and what was seen.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -237,7 +238,7 @@ def _week(path: Path, steps: int, keep: str, every: str) -> dict[str, Any]:
     )  # fmt: skip
     writer = ShardWriter(path, header, make_format=format_for(sampling), keep=parse_keep(keep))
     writer.start()
-    largest, resident = 0, []
+    largest, resident, used_s = 0, [], time.process_time()
     for number in range(steps):
         at = number * _SECOND
         for begin, end, span, category, lane in _PHASES:
@@ -248,9 +249,10 @@ def _week(path: Path, steps: int, keep: str, every: str) -> dict[str, Any]:
         writer.counter(PROCESS_CPU_COUNTER, at + _SECOND, 0.7e9)
         if number % 2000 == 1999:  # a week's records come slower than they are written
             assert writer.flush(60.0)
-            largest = max(largest, sum(file.stat().st_size for file in path.parent.iterdir()))
+            largest = max(largest, _size_of(path.parent))
             resident.append(_resident())
     writer.close()
+    used_s = time.process_time() - used_s
     first = path.stat().st_size
     trace = open_trace(path, use_cache=False)
     known = {*trace.steps["step"].tolist(), *trace.sums["step"].tolist()}
@@ -258,15 +260,24 @@ def _week(path: Path, steps: int, keep: str, every: str) -> dict[str, Any]:
         "keep": keep,
         "every": every,
         "largest_mb": round(largest / 1e6, 2),
-        "of_that_step_times_mb": round(first / 1e6, 2),
+        "first_file_mb": round(first / 1e6, 2),
         "steps_in_full": len(trace.steps) if trace.meta.knows_order else 0,
         "steps_unknown": steps - len(known),
         "lost": writer.lost,
+        "processor_us_a_step": round(used_s / steps * 1e6, 1),
         "resident_mb_after_a_tenth_and_at_the_end": [
             round(resident[len(resident) // 10] / 1e6),
             round(resident[-1] / 1e6),
         ],
     }
+
+
+def _size_of(folder: Path) -> int:
+    total = 0
+    for file in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # dropped just now
+            total += file.stat().st_size
+    return total
 
 
 def _resident() -> int:
