@@ -260,8 +260,12 @@ def _of_loose(text: bytes) -> Event | None:
     if any(type(value) is float and abs(value) >= _EXACT for value in told):
         return None  # it may have been an integer of more digits than a float has
     phase, name, category = map(str, told[:3])
-    process, thread, number = (value if type(value) in {int, str} else str(value) for value in told[3:])
+    process, thread, number = map(_number_or_text, told[3:])
     return Event(phase, name, category, process, thread, start, duration, number, loose.args)
+
+
+def _number_or_text(value: float | str) -> int | str:
+    return value if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)) else str(value)
 
 
 def _from_fields(fields: dict[str, Any]) -> Event:
