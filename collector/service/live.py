@@ -76,7 +76,7 @@ class Follower:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            began = time.monotonic()
+            began, used = time.monotonic(), time.process_time()
             try:
                 self.look()
             except TraceNotFoundError:
@@ -88,7 +88,8 @@ class Follower:
             except Exception:  # one look that fails must not be the last
                 _log.exception("the newest state of %s could not be analysed", ", ".join(self._paths))
                 self._on_status("the newest state could not be analysed; see the log")
-            took = time.monotonic() - began
+            # On a busy machine a look takes longer than it keeps a core.
+            took = min(time.monotonic() - began, time.process_time() - used)
             self._stopping.wait(max(REFRESH_S - took, took * (1 / _BUSY_SHARE - 1), 0.05))
 
     def look(self) -> bool:
