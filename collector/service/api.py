@@ -11,6 +11,7 @@ from .guard import protect
 from .identity import RUN_ID
 from .jobs import Jobs
 from .metrics import store_metrics, to_prometheus
+from .pieces import unpack
 from .store import MAX_PIECE_NBYTES, FullError, OffsetError, OtherRunError, RefusedError
 
 _STATUS: Final[dict[type[RefusedError], int]] = {OtherRunError: 412, FullError: 507}
@@ -44,6 +45,27 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
         jobs.wake(run)
         return jsonify({"size": size, **_asked(run)})
 
+    @server.post("/v1/runs/<run>/pieces")
+    def put_many(run: str) -> Any:
+        run_id = request.args.get("run_id", "")
+        if run_id and not RUN_ID.fullmatch(run_id):
+            return _error(400, "run_id has to be 1 to 32 hexadecimal digits")
+        sizes: dict[str, int] = {}
+        try:
+            for piece in unpack(request.get_data(cache=False)):
+                try:
+                    sizes[piece.shard] = store.append(
+                        run, piece.shard, piece.offset, piece.content, run_id=run_id, before=piece.before
+                    )
+                except OffsetError as error:
+                    sizes[piece.shard] = error.size
+        except RefusedError as error:
+            return _error(_STATUS.get(type(error), 400), str(error))
+        except ValueError as error:
+            return _error(400, str(error))
+        jobs.wake(run)
+        return jsonify({"shards": sizes, **_asked(run)})
+
     @server.post("/v1/runs/<run>/alive")
     def alive(run: str) -> Any:
         try:
@@ -55,18 +77,6 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
         """What the sender is to pass on to the ranks, if it says that it can."""
         asked = jobs.dumps.hear(run) if request.args.get("dumps") == "1" else None
         return {} if asked is None else {"dump": asked}
-
-    @server.post("/v1/runs/<run>/dump")
-    def dump(run: str) -> Any:
-        try:
-            return jsonify({"request": jobs.dumps.ask(run, request.args.get("why", ""))}), 202
-        except NoRecorderError as error:
-            return _error(404, str(error))
-
-    @server.post("/v1/runs/<run>/dump/<number>")
-    def passed_on(run: str, number: str) -> Any:
-        jobs.dumps.pass_on(run, number)
-        return jsonify({"ok": True})
 
     @server.get("/v1/runs")
     def runs() -> Any:
@@ -98,6 +108,24 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
             return _error(404, "shard not found")
         return Response(piece, mimetype="application/octet-stream")
 
+    _add_requests(server, jobs)
+    _add_findings(server, jobs)
+
+    @server.get("/healthz")
+    def health() -> Any:
+        return jsonify({"ok": True})
+
+    @server.errorhandler(HTTPException)
+    def plainly(error: HTTPException) -> Any:
+        return _error(error.code or 500, str(error.description))
+
+    protect(server, host=host, token=token, most_nbytes=MAX_PIECE_NBYTES)
+    return server
+
+
+def _add_findings(server: Flask, jobs: Jobs) -> None:
+    """What was found: the report of a run, and what Prometheus asks for."""
+
     @server.get("/v1/runs/<run>/report")
     def report(run: str) -> Any:
         analysis = jobs.newest().get(run)
@@ -110,20 +138,25 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
     @server.get("/metrics")
     def metrics() -> Any:
         text = to_prometheus(jobs.newest()) + store_metrics(
-            store.nbytes, store.most_nbytes, len(store.waiting.reasons())
+            jobs.store.nbytes, jobs.store.most_nbytes, len(jobs.store.waiting.reasons())
         )
         return Response(text, mimetype="text/plain; version=0.0.4")
 
-    @server.get("/healthz")
-    def health() -> Any:
+
+def _add_requests(server: Flask, jobs: Jobs) -> None:
+    """What is asked of running jobs."""
+
+    @server.post("/v1/runs/<run>/dump")
+    def dump(run: str) -> Any:
+        try:
+            return jsonify({"request": jobs.dumps.ask(run, request.args.get("why", ""))}), 202
+        except NoRecorderError as error:
+            return _error(404, str(error))
+
+    @server.post("/v1/runs/<run>/dump/<number>")
+    def passed_on(run: str, number: str) -> Any:
+        jobs.dumps.pass_on(run, number)
         return jsonify({"ok": True})
-
-    @server.errorhandler(HTTPException)
-    def plainly(error: HTTPException) -> Any:
-        return _error(error.code or 500, str(error.description))
-
-    protect(server, host=host, token=token, most_nbytes=MAX_PIECE_NBYTES)
-    return server
 
 
 def _offset(otherwise: str = "") -> int | None:

@@ -18,10 +18,16 @@ from ...timeline.read.open import files_of
 from ...timeline.record.flight_requests import listens, request_dump
 from .client import Client, WaitError
 from .identity import HEAD_NBYTES, digest_of, run_id_in, start_of_before
+from .pieces import Piece, pack
 
 #: Bytes of one piece.
 PIECE_NBYTES: Final = 1024 * 1024
+#: Pieces up to this size go together, so many in a request.
+SMALL_NBYTES: Final = 64 * 1024
+TOGETHER: Final = 256
 POLL_S: Final = 0.25
+#: Which files there are is looked at for at most this share of the time: a thousand take a third of a second.
+_LISTING_SHARE: Final = 0.1
 #: A sender that has nothing to send says that it is there.
 ALIVE_S: Final = 10.0
 #: One whose run has a flight recorder also asks whether somebody wants what it has.
@@ -77,6 +83,10 @@ class Pusher:
         self._asked = ""
         """The request that was passed on last."""
         self._alive_s = time.monotonic()
+        self._takes_many = True
+        """Whether the collector knows of many pieces in one request, as far as it was asked."""
+        self._listed: list[Path] = []
+        self._list_again_s = 0.0
 
     def send_new(self, *, is_last: bool = False) -> int:
         """Send what the collector does not have yet; returns the bytes.
@@ -93,6 +103,7 @@ class Pusher:
             files = self._files(is_last=is_last)
             if files and self.run is not None:
                 self._ask_sizes()
+                total += self._send_together(files)
                 for path in files:
                     total += self._send(path)
                 self._stay(sent=total > 0)
@@ -111,6 +122,15 @@ class Pusher:
             self._goal = {path.name: path.stat().st_size for path in self._files(is_last=True)}
 
     def _files(self, *, is_last: bool) -> list[Path]:
+        """The shards of the run, as they were found a moment ago if there are many."""
+        began_s = time.monotonic()
+        if is_last or began_s >= self._list_again_s or not self._listed:
+            self._listed = self._find_files(is_last=is_last)
+            now_s = time.monotonic()
+            self._list_again_s = now_s + (now_s - began_s) * (1 / _LISTING_SHARE - 1)
+        return self._listed
+
+    def _find_files(self, *, is_last: bool) -> list[Path]:
         """The shards of the run; names the run as soon as they do."""
         try:
             found = {path: _head(path) for path in files_of(self._paths)}
@@ -141,7 +161,7 @@ class Pusher:
 
     def _forget(self) -> None:
         """Ask again what the collector has."""
-        self._there, self._is_known = {}, False
+        self._there, self._is_known, self._listed = {}, False, []
 
     def _name(self, found: dict[Path, bytes], *, is_last: bool) -> str | None:
         """The timeline's name and its run's id; None as long as nothing tells the run."""
@@ -165,6 +185,52 @@ class Pusher:
             return  # the next run may just have begun to write to the same file: look at it again
         self.run = self.run[: 120 - len(suffix)] + suffix
         self._say(f"{reason}; this one is called {self.run} there")
+
+    def _send_together(self, files: Sequence[Path]) -> int:
+        """Send what is new of shards that have grown by little, many in one request; returns the bytes."""
+        total, waiting, nbytes = 0, list[Piece](), 0
+        if len(files) == 1:
+            return 0
+        for path in files:
+            piece = self._small_piece(path) if self._takes_many else None
+            if piece is None:
+                continue
+            waiting.append(piece)
+            nbytes += len(piece.content)
+            if len(waiting) == TOGETHER or nbytes > PIECE_NBYTES:
+                total += self._put_together(waiting)
+                waiting, nbytes = [], 0
+        return total + (self._put_together(waiting) if waiting else 0)
+
+    def _small_piece(self, path: Path) -> Piece | None:
+        """What a shard has grown by, if that is little."""
+        offset = self._there.get(path.name, 0)
+        with path.open("rb") as file:
+            if not 0 < os.fstat(file.fileno()).st_size - offset <= SMALL_NBYTES:
+                return None
+            start = start_of_before(offset)
+            file.seek(start)
+            before = file.read(offset - start)
+            return Piece(path.name, offset, digest_of(before) if before else "", file.read(SMALL_NBYTES))
+
+    def _put_together(self, pieces: Sequence[Piece]) -> int:
+        query = urllib.parse.urlencode({**({"run_id": self._run_id} if self._run_id else {}), **self._can()})
+        status, answer = self._client.ask("POST", f"{self._where()}/pieces?{query}", pack(pieces))
+        if status == 412:  # noqa: PLR2004  precondition failed
+            raise OtherRunError(str(answer.get("error", "the collector has another run of that name")))
+        if status == 404:  # noqa: PLR2004  an older collector
+            self._takes_many = False
+            return 0
+        sizes, total = _sizes_of(answer.get("shards")), 0
+        for piece in pieces:
+            size = sizes.get(piece.shard, piece.offset)
+            self._there[piece.shard] = size
+            total += max(size - piece.offset, 0)
+        self.sent_nbytes += total
+        self._conflicts = 0 if total else self._conflicts
+        self._alive_s = time.monotonic()
+        self._pass_on(answer)
+        return total
 
     def _send(self, path: Path) -> int:
         total, there = 0, self._there
