@@ -137,8 +137,8 @@ def test_half_an_answer_is_asked_for_again(broken: bytes, tmp_path: Path) -> Non
     [
         (b"<html>", "no collector"),
         (b"[]", "no collector"),
-        (b"{}", "makes no sense"),
-        (b'{"shards": {"t.json": "x"}}', "makes no sense"),
+        (b"{}", "not understood"),
+        (b'{"shards": {"t.json": "x"}}', "not understood"),
     ],
 )
 def test_what_is_no_collector_is_one_line(content: bytes, said: str, tmp_path: Path) -> None:
