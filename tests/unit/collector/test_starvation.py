@@ -20,11 +20,12 @@ STEPS, MOST_MS = 40, 60.0
 PHASES = ("forward", "backward", "optimizer")
 
 
-def loaded(more: Callable[[int], Parts], *, runs: bool = True, seed: int = 1) -> Analysis:
+def loaded(more: Callable[[int], Parts], *, runs: bool = True, seed: int = 1, every: int = 1) -> Analysis:
     """Two ranks that wait 10 to 60 ms for a core in each phase of each step, by turns, beside what they do.
 
     Args:
         more: what a rank does besides in each step.
+        every: in each so many steps only.
         runs: whether it computes that, and waits for cores as much again; else it sleeps.
     """
     steps, random = jittered(uniform(2, STEPS, HEALTHY)), np.random.default_rng(seed)
@@ -36,11 +37,11 @@ def loaded(more: Callable[[int], Parts], *, runs: bool = True, seed: int = 1) ->
             ran = [_sum(step, phase) for step in steps[rank]]
             # A rank that waits longer in one step waits less in another: the sums of both are alike.
             late = [*waits[phase][rank]]
-            added = extra.get(phase, 0.0)
-            starved = [wait + added * runs for wait in late]
+            added = [extra.get(phase, 0.0) * (number % every == every - 1) for number in range(STEPS)]
+            starved = [wait + own * runs for wait, own in zip(late, added, strict=True)]
             for number, step in enumerate(steps[rank]):
-                steps[rank][number] = [*step, (phase, late[number] + added * (2 if runs else 1))]
-            computed = [ms + added * runs for ms in ran]
+                steps[rank][number] = [*step, (phase, late[number] + added[number] * (2 if runs else 1))]
+            computed = [ms + own * runs for ms, own in zip(ran, added, strict=True)]
             counters[f"{phase} cpu_ns", rank] = _in_order(computed)
             counters[f"{phase} starved_ns", rank] = _in_order(starved)
     trace = make_trace(steps)
@@ -75,6 +76,15 @@ def test_what_one_rank_does_more_is_found_on_a_loaded_machine(*, runs: bool, los
     assert found.ranks == (1,)
     assert found.evidence["mean_excess_ns"] == pytest.approx(lost_ms * MS, rel=0.35)
     assert found.evidence["root_cause"]["is"] == ("slow-processor" if runs else "blocked")
+
+
+def test_steps_in_which_all_ranks_do_more_come_before_the_load() -> None:
+    """A fifth of a second of computing in each eighth step is the job's, though the machine's load costs more."""
+    analysis = loaded(lambda _: [("forward", 200.0)], every=8)
+
+    assert analysis.verdict.cause == "periodic-stalls"
+    assert analysis.verdict.predicted_gain < best(analysis, "starved-of-cores").predicted_gain
+    assert "Besides, the machine is loaded" in analysis.verdict.sentence
 
 
 def test_an_update_that_all_ranks_wait_in_by_turns_is_not_slow() -> None:
