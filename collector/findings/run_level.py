@@ -167,7 +167,11 @@ def _without_growth(facts: Facts) -> Outcome:
     own, by_size = took["took"].to_numpy(), np.zeros(len(took))
     for rows in took.groupby("nbytes").indices.values():
         by_step = (
-            took.iloc[rows].groupby("step")["took"].mean().reindex(range(facts.steps.count)).interpolate("nearest")
+            took.iloc[rows]
+            .groupby("step")["took"]
+            .mean()
+            .reindex(range(facts.steps.count))
+            .interpolate(limit_area="inside")
         )
         if by_step.notna().all():
             by_size[rows] = growth(by_step.to_numpy())[took["step"].to_numpy()[rows]]
