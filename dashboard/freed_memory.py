@@ -1,6 +1,7 @@
 """What a large analysis has freed goes back to the system, rather than staying with the process for good."""
 
 import ctypes
+import gc
 import sys
 import threading
 import time
@@ -21,6 +22,8 @@ def give_back() -> None:
     An analysis makes and drops many columns of some megabytes.  glibc keeps them for the next ones, which of a server that has
     nothing more to analyse do not come: of ten million spans that is as much again as the columns.
     """
+    # Analyses refer to themselves in circles, of which the interpreter sees nothing until it has made many more objects.
+    gc.collect()
     pa.default_memory_pool().release_unused()
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
