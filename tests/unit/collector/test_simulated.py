@@ -111,6 +111,8 @@ def test_collectives_of_devices_that_take_long_whatever_they_carry(tmp_path: Pat
         (960_998_221_000_053, "kineto", "blocking-calls", 0.03),
         # Growth counts from the first step on, and not from where it is clear of chance.
         (622_776_061_000_053, "kineto", "slowing-down", 0.1),
+        # A loader that grows slower: collectives of some size do not come in every step.
+        (7_000_071, "tlkit", "slow-loader", 0.05),
         # Batches that were ordered before the analysed steps are not made any sooner.
         (1_863_536_508_000_046, "tlkit", "slow-loader-on-some-ranks", 0.02),
         # Hosts with idle cores hide communication for nothing.
