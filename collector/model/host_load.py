@@ -51,10 +51,10 @@ def find_host_load(trace: Trace, steps: Steps) -> HostLoad | None:
     """Average the counters over the analysed steps; None if there are none."""
     if not steps.count:
         return None
-    # A counter stands at the end of what it counted: one at the beginning is of the step before.
-    counters = _within(trace.counters, "ts_ns", steps)
-    sums = _within(trace.sums, "end_ns", steps)
-    starved_ratio = _starved_ratio(counters, sums, steps)
+    # What counts stands at the end of what it counted: at the beginning stands that of the step before.  What measures now and
+    # then, as the host's cores, is of the time where it stands.
+    counters, sums = _within(trace.counters, "ts_ns", steps), _within(trace.sums, "end_ns", steps, after=True)
+    starved_ratio = _starved_ratio(_within(counters, "ts_ns", steps, after=True), sums, steps)
     # All names of a trace are categories here: pandas looks them up by numbers too small for thousands.
     names = counters["name"].cat.remove_unused_categories()
     means = counters.groupby([names, "rank"], observed=True)["value"].mean()
@@ -65,11 +65,13 @@ def find_host_load(trace: Trace, steps: Steps) -> HostLoad | None:
     return HostLoad(busy_ratio=busy, others_ratio=others, starved_ratio=starved_ratio, cores_per_rank=cores)
 
 
-def _within(table: pd.DataFrame, column: str, steps: Steps) -> pd.DataFrame:
-    """Rows whose time lies after the beginning of their rank's analysed steps, up to their end."""
+def _within(table: pd.DataFrame, column: str, steps: Steps, *, after: bool = False) -> pd.DataFrame:
+    """Rows whose time lies in their rank's analysed steps, and `after` their beginning."""
     rows = pd.Series(range(len(steps.ranks)), index=steps.ranks).reindex(table["rank"]).fillna(-1).to_numpy(np.int64)
     at_ns = table[column].to_numpy()
-    within: pd.DataFrame = table[(rows >= 0) & (at_ns > steps.start_ns[rows, 0]) & (at_ns <= steps.end_ns[rows, -1])]
+    begun_ns, end_ns = steps.start_ns[rows, 0], steps.end_ns[rows, -1]
+    has_begun = at_ns > begun_ns if after else at_ns >= begun_ns
+    within: pd.DataFrame = table[(rows >= 0) & has_begun & (at_ns <= end_ns)]
     return within
 
 

@@ -38,7 +38,7 @@ def test_settings_go_through_a_variable_unchanged() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("loader.worker=2", "loader.worker is no setting"),
+        ("loader.worker=2", "loader.worker is not a setting"),
         ("loader.workers=-1", "at least 0"),
         ("loader.workers=²", "at least 0"),
         ("torch.threads=0", "at least 1"),
