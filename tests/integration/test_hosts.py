@@ -165,7 +165,7 @@ def test_ranks_that_others_start_need_a_secret_across_hosts(hosts: tuple[str, st
         assert "set TLKIT_JOB_SECRET to the same random text on all of them" in text
     (_, first), (_, second) = run("one", "another")
     assert "ranks [1] did not connect within 5 s" in first
-    assert "rank 1 and rank 0 do not know each other" in second
+    assert "rank 1 and rank 0 have different secrets" in second
 
 
 def test_elastic_ranks_are_started_on_other_hosts(hosts: tuple[str, str], tmp_path: Path) -> None:
