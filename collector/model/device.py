@@ -11,7 +11,7 @@ import pandas as pd
 
 from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import Category, LaneKind
-from .arrays import IntMatrix
+from .arrays import IntMatrix, Mask
 from .breakdown import Breakdown, break_down
 from .host_calls import Host, HostKind, read_host
 from .idle import BLOCKING_COPY, HOST_WORK, INPUT, QUEUED, REASONS, SYNCHRONISATION, divide_idle
@@ -25,6 +25,8 @@ MAX_NAMES: Final = 3
 MAX_RATIO: Final = 0.6
 #: Transfers as fast as this share of the collectives of their size waited for nobody.
 FASTEST_RATIO: Final = 0.1
+#: Copies by what their names hold.
+_DIRECTIONS: Final = {"HtoD": "HtoD|Host -> Device", "DtoH": "DtoH|Device -> Host"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,8 +123,8 @@ def find_device(trace: Trace, steps: Steps, breakdown: Breakdown) -> Device | No
                 named[reason].append(_cause(moments, host, reason))
         overlappable[row] = total_within(_free_kernels(own, breakdown, row), starts, ends)
         inside_graphs_ns += total(intersect(by_reason[QUEUED], _inside_graphs(launched)))
-    chosen = _within(trace.spans, steps)
-    copies, exposed_copies = _copies(chosen, steps)
+    chosen = _within(trace.spans[_is_on_device(trace.spans)], steps)
+    copies, exposed_copies = _copies(chosen)
     return Device(
         has_steps=has_steps,
         steps=steps,
@@ -165,7 +167,7 @@ def _recording(trace: Trace) -> Steps:
     """Of each rank the time from its first event to the end of its device's last activity, as one step."""
     ranks, starts, ends = [], [], []
     for rank, spans in by_rank(trace.spans).items():
-        on_device = spans["lane_kind"].isin([str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)]).to_numpy()
+        on_device = _is_on_device(spans)
         if on_device.any():
             begin, took = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
             ranks.append(rank)
@@ -183,7 +185,7 @@ def _recording(trace: Trace) -> Steps:
 
 def _before_first(by_reason: dict[str, Intervals], spans: pd.DataFrame) -> dict[str, Intervals]:
     """Work of the host before the first activity of the device prepares what it is about to compute."""
-    on_device = spans["lane_kind"].isin([str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)]).to_numpy()
+    on_device = _is_on_device(spans)
     first = int(spans["start_ns"].to_numpy()[on_device].min()) if on_device.any() else 0
     before = np.array([[np.iinfo(np.int64).min // 2, first]], dtype=np.int64)
     moved = intersect(by_reason[HOST_WORK], before)
@@ -213,15 +215,21 @@ def _inside_graphs(launches: pd.DataFrame) -> Intervals:
     return normalise(begun[:-1][shared], begun[1:][shared])
 
 
+def _is_on_device(spans: pd.DataFrame) -> Mask:
+    """Which spans a device's streams show."""
+    on_device: Mask = spans["lane_kind"].isin([str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)]).to_numpy()
+    return on_device
+
+
 def _within(table: pd.DataFrame, steps: Steps) -> pd.DataFrame:
     """Rows that begin in a step of their rank."""
-    keep = np.zeros(len(table), dtype=bool)
-    rank, start = table["rank"].to_numpy(), table["start_ns"].to_numpy()
+    of_rank, kept = by_rank(table), []
     for row, number in enumerate(steps.ranks):
-        mine = np.flatnonzero(rank == number)
-        position = np.searchsorted(steps.start_ns[row], start[mine], side="right") - 1
-        keep[mine] = (position >= 0) & (start[mine] < steps.end_ns[row][np.maximum(position, 0)])
-    return table[keep]
+        mine = of_rank.get(number, table.iloc[:0])
+        start = mine["start_ns"].to_numpy()
+        position = np.searchsorted(steps.start_ns[row], start, side="right") - 1
+        kept.append(mine[(position >= 0) & (start < steps.end_ns[row][np.maximum(position, 0)])])
+    return pd.concat(kept) if kept else table.iloc[:0]
 
 
 def _cause(moments: Intervals, host: Host, reason: str) -> Cause:
@@ -270,23 +278,19 @@ def _most(causes: list[Cause]) -> Cause:
     return max(causes, key=lambda cause: sum(ns for _, ns in (*cause.operators, *cause.calls)))
 
 
-def _copies(spans: pd.DataFrame, steps: Steps) -> tuple[dict[str, int], dict[str, int]]:
-    """Copies by direction: all, and those beneath no kernel."""
-    kinds = [str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)]
-    activities = spans[spans["lane_kind"].isin(kinds)]
-    names = [str(name) for name in activities["name"].cat.categories]
-    copying = is_copy(names)[activities["name"].cat.codes.to_numpy()] if len(activities) else np.zeros(0, dtype=bool)
-    copies_ns: dict[str, int] = {}
-    exposed_ns: dict[str, int] = {}
-    for rank in steps.ranks:
-        mine = activities["rank"].to_numpy() == rank
-        kernels = of_spans(activities[mine & ~copying])
-        copies = activities[mine & copying]
-        for direction, pattern in (("HtoD", "HtoD|Host -> Device"), ("DtoH", "DtoH|Device -> Host")):
+def _copies(activities: pd.DataFrame) -> tuple[dict[str, int], dict[str, int]]:
+    """Copies of a device by direction: all, and those beneath no kernel."""
+    is_copying = is_copy([str(name) for name in activities["name"].cat.categories])
+    copies_ns, exposed_ns = dict.fromkeys(_DIRECTIONS, 0), dict.fromkeys(_DIRECTIONS, 0)
+    for mine in by_rank(activities).values():
+        copying = is_copying[mine["name"].cat.codes.to_numpy()]
+        kernels = of_spans(mine[["start_ns", "dur_ns"]][~copying])
+        copies = mine[copying]
+        for direction, pattern in _DIRECTIONS.items():
             chosen = copies[copies["name"].astype("str").str.contains(pattern)] if len(copies) else copies
             moments = of_spans(chosen)
-            copies_ns[direction] = copies_ns.get(direction, 0) + int(chosen["dur_ns"].sum())
-            exposed_ns[direction] = exposed_ns.get(direction, 0) + total(subtract(moments, kernels))
+            copies_ns[direction] += int(chosen["dur_ns"].sum())
+            exposed_ns[direction] += total(subtract(moments, kernels))
     return copies_ns, exposed_ns
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.vocabulary import LaneKind
+from ...timeline.model.trace import by_rank
 from .arrays import Mask
 from .host_calls import Host
 from .intervals import Times
@@ -70,14 +70,15 @@ def is_copy(names: Sequence[str]) -> Mask:
 
 
 def describe_kernels(spans: pd.DataFrame, launches: pd.DataFrame, hosts: dict[int, Host]) -> Kernels:
-    """The kernels among the spans of all ranks.
+    """The kernels among what devices have done.
 
     Args:
+        spans: of the streams of devices, of all ranks.
         launches: rows of LAUNCH_COLUMNS.
         hosts: by rank.
     """
-    kernels = spans[spans["lane_kind"].isin([str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)])]
-    names = [str(name) for name in kernels["name"].cat.categories]
+    names = [str(name) for name in spans["name"].cat.categories]
+    kernels = spans[["rank", "name", "start_ns", "dur_ns"]]
     kernels = kernels[~is_copy(names)[kernels["name"].cat.codes.to_numpy()]] if len(kernels) else kernels
     code = kernels["name"].cat.codes.to_numpy()
     took = kernels["dur_ns"].to_numpy(dtype=np.int64)
@@ -122,10 +123,10 @@ def _by_operator(
     """For each kernel whose launch is known the operator that launched it, and the time of recomputation."""
     found: dict[str, int] = {}
     codes, times, recompute_ns = [], [], 0
+    kernels_of, launches_of = by_rank(kernels), by_rank(launches)
     for rank, host in hosts.items():
-        of_rank = kernels[kernels["rank"].to_numpy() == rank]
-        launched = launches[launches["rank"].to_numpy() == rank]
-        if not len(launched) or not len(of_rank):
+        of_rank, launched = kernels_of.get(rank), launches_of.get(rank)
+        if of_rank is None or launched is None:
             continue
         begun = launched["start_ns"].to_numpy()
         order = np.argsort(begun, kind="stable")

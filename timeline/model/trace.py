@@ -140,9 +140,9 @@ def by_rank(table: pd.DataFrame) -> dict[int, pd.DataFrame]:
     rank = table["rank"].to_numpy()
     if not len(rank) or not (rank[1:] >= rank[:-1]).all():
         return {int(str(number)): rows for number, rows in table.groupby("rank", observed=True)}
-    ranks, first = np.unique(rank, return_index=True)
+    first = np.concatenate(([0], np.flatnonzero(rank[1:] != rank[:-1]) + 1))
     last = np.append(first[1:], len(rank))
-    return {int(number): table.iloc[begin:end] for number, begin, end in zip(ranks, first, last, strict=True)}
+    return {int(rank[begin]): table.iloc[begin:end] for begin, end in zip(first, last, strict=True)}
 
 
 def make_table(columns: Mapping[str, str], data: Mapping[str, object] | None = None) -> pd.DataFrame:
