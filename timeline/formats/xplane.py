@@ -30,6 +30,9 @@ from .xplane_tables import RankPlanes, find_steps, make_collectives, make_launch
 
 NAME: Final = "xplane"
 SUFFIX: Final = ".xplane.pb"
+#: What programs put in the place of bytes that are no text (U+FFFD), and how much of a file this may be by chance.
+_REPLACED: Final = "\ufffd".encode()
+MAX_REPLACED_RATIO: Final = 0.05
 
 _PLANE_NAME: Final = re.compile(rb"/(?:host|device):|Task Environment$|#Chrome|/custom:")
 _MAX_PLANE_NAME: Final = 200
@@ -101,6 +104,12 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     for item in ranks:
         on_progress(len(item.space.data))
     if not any(len(rows.kept) for item in ranks for rows in item.rows):
+        data = bytes(ranks[0].space.data)
+        if data.count(_REPLACED) * len(_REPLACED) > len(data) * MAX_REPLACED_RATIO:
+            raise TraceError(
+                f"{sources[0].path} was handled as text on its way, which has replaced the bytes that are no letters: copy it "
+                "from its origin as a binary file"
+            )
         raise TraceError(
             f"{sources[0].path} holds no events of a host or a device: was the profiler stopped before its first step?"
         )

@@ -243,6 +243,13 @@ def test_cut_and_damaged_files_are_counted(tmp_path: Path) -> None:
         opened(tmp_path, environment(5))
 
 
+def test_a_file_that_was_handled_as_text_says_so(tmp_path: Path) -> None:
+    """Bytes that are no letters are gone, which nothing brings back."""
+    damaged = text(1, text(2, "/device:TPU:0") + text(3, bytes(range(128, 256)).decode("utf-8", "replace").encode()))
+    with pytest.raises(TraceError, match="was handled as text on its way"):
+        opened(tmp_path, environment(5), damaged)
+
+
 def test_next_to_nothing_in_very_many_events_is_refused(tmp_path: Path) -> None:
     """Two bytes an event would take fifty times as much in memory."""
     empty = text(1, text(2, "/host:CPU") + text(3, text(4, b"") * 3_000_000))
