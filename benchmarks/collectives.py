@@ -21,7 +21,13 @@ from jobs import Job, has_horovod, serve, spread
 SIZES = (4, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 ASYNC_COUNT = 1000
 ASYNC_NBYTES = 4 << 10
-RAW_OF = {"tlkit mpi": "raw mpi", "tlkit gloo": "raw gloo", "horovod mpi": "raw mpi", "horovod gloo": "raw gloo"}
+RAW_OF = {
+    "tlkit mpi": "raw mpi",
+    "tlkit shm": "raw gloo",
+    "tlkit gloo": "raw gloo",
+    "horovod mpi": "raw mpi",
+    "horovod gloo": "raw gloo",
+}
 
 Collective = Callable[[Any], Any]
 
@@ -107,6 +113,7 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     peers = {
         "tlkit mpi": (True, {"HOROVOD_CPU_OPERATIONS": "mpi"}),
         "raw mpi": (True, {}),
+        "tlkit shm": (False, {"HOROVOD_CPU_OPERATIONS": "shm"}),
         "tlkit gloo": (False, {"HOROVOD_CPU_OPERATIONS": "gloo"}),
         "raw gloo": (False, {}),
     }

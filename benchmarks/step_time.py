@@ -1,4 +1,4 @@
-"""How long a training step takes: this runtime on MPI and Gloo against DistributedDataParallel, and Horovod if it is there.
+"""How long a training step takes: this runtime on each transport against DistributedDataParallel, and Horovod if it is there.
 
     python benchmarks/step_time.py            # two ranks; --json for programs
 
@@ -17,11 +17,11 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "
 
 from jobs import Job, has_horovod, serve, spread  # noqa: E402  needs the path above
 
-MODELS = ("cnn", "transformer", "tiny")
+MODELS = ("cnn", "transformer", "linear", "tiny400", "tiny")
 
 
 def build(name: str) -> tuple[Any, Any]:
-    """A model and its input: 60 tensors of 0.3 MB, 149 tensors of 38 MB, 1,000 tensors of 4 KB."""
+    """A model and its input: 60 tensors of 0.3 MB, 149 of 38 MB, 6 of 68 MB; 400 of 1 KB, 1,000 of 4 KB."""
     import torch  # noqa: PLC0415  only the ranks need it
 
     torch.manual_seed(0)
@@ -34,15 +34,21 @@ def build(name: str) -> tuple[Any, Any]:
 
         return Network(), torch.randn(16, 3, 32, 32)
 
+    if name == "linear":
+        layers = [torch.nn.Linear(64, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 4096), torch.nn.ReLU()]
+        return torch.nn.Sequential(*layers, torch.nn.Linear(4096, 10)), torch.randn(16, 64)
+
+    count, size = (400, 256) if name == "tiny400" else (1000, 1024)
+
     class Tiny(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.parts = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(1024)) for _ in range(1000)])
+            self.parts = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(size)) for _ in range(count)])
 
         def forward(self, x: Any) -> Any:
             return sum((part * x).sum() for part in self.parts)
 
-    return Tiny(), torch.randn(1024)
+    return Tiny(), torch.randn(size)
 
 
 def rank_main(name: str, peer: str) -> None:
@@ -79,6 +85,7 @@ def measure(name: str, rounds: int, steps: int) -> dict[str, Any]:
     script = str(Path(__file__))
     peers = {
         "tlkit mpi": (True, {"HOROVOD_CPU_OPERATIONS": "mpi"}),
+        "tlkit shm": (False, {"HOROVOD_CPU_OPERATIONS": "shm"}),
         "tlkit gloo": (False, {"HOROVOD_CPU_OPERATIONS": "gloo"}),
         "ddp gloo": (False, {}),
     }

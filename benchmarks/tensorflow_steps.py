@@ -3,8 +3,8 @@
     python benchmarks/tensorflow_steps.py            # two ranks; --json for programs
 
 All jobs run at the same time and train in turn, a few steps each (`jobs.py`); a ratio is taken for every round.  `fit` is Keras's
-own loop, which does not train with that strategy on several workers.  `recorded` is a job on Gloo with its timeline on, against
-itself with the timeline off.
+own loop, which does not train with that strategy on several workers.  `recorded` is a job through shared memory with its timeline
+on, against itself with the timeline off.
 """
 
 import argparse
@@ -27,22 +27,24 @@ from jobs import Job, serve, spread
 MODELS = {"small": (30, 92, 32), "wide": (4, 1024, 32)}
 #: By peer: its kind, whether mpirun starts it, ranks, environment.
 PEERS: dict[str, tuple[str, bool, int, dict[str, str]]] = {
+    "tape, shm": ("tape", False, 2, {"HOROVOD_CPU_OPERATIONS": "shm"}),
     "tape, mpi": ("tape", True, 2, {"HOROVOD_CPU_OPERATIONS": "mpi"}),
     "tape, gloo": ("tape", False, 2, {"HOROVOD_CPU_OPERATIONS": "gloo"}),
-    "tape, 4 groups": ("groups", False, 2, {"HOROVOD_CPU_OPERATIONS": "gloo"}),
+    "tape, 4 groups": ("groups", False, 2, {"HOROVOD_CPU_OPERATIONS": "shm"}),
     "strategy": ("strategy", False, 2, {}),
     "alone": ("alone", False, 1, {}),
-    "fit, gloo": ("fit", False, 2, {"HOROVOD_CPU_OPERATIONS": "gloo"}),
+    "fit, shm": ("fit", False, 2, {"HOROVOD_CPU_OPERATIONS": "shm"}),
     "fit, alone": ("fit alone", False, 1, {}),
-    "off": ("tape", False, 2, {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_TIMELINE": "DYNAMIC"}),
+    "off": ("tape", False, 2, {"HOROVOD_CPU_OPERATIONS": "shm", "HOROVOD_TIMELINE": "DYNAMIC"}),
 }
 #: What each is compared with.
 AGAINST = {
+    "tape, shm": "strategy",
     "tape, mpi": "strategy",
     "tape, gloo": "strategy",
-    "tape, 4 groups": "tape, gloo",
+    "tape, 4 groups": "tape, shm",
     "strategy": "alone",
-    "fit, gloo": "fit, alone",
+    "fit, shm": "fit, alone",
     "recorded": "off",
 }
 

@@ -36,6 +36,8 @@ class Place:
     """An address of this host that the others reach; used where no interface is named, "" for that of the host's name."""
     loopback: bool = False
     """Whether all ranks are on this host, so that nothing has to listen on a network."""
+    one_host: bool = False
+    """Whether the ranks to be connected are on one host, though the job may have others, and no interface is named."""
     communicator: Any = None
     """The job's mpi4py communicator, where there is one; its ranks are the global ranks."""
 

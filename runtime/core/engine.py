@@ -18,6 +18,7 @@ from .config import Config, warn_of_ineffective
 from .control.clock_sync import SAME_CLOCK, ClockFollower, ClockOffset, measure
 from .control.coordinator import Coordinator
 from .control.forked import Forked
+from .control.leaving import SHUTDOWN_TIMEOUT_S
 from .control.messages import ClockReport, Request
 from .control.service import ControlPlane
 from .control.tensor_table import TensorTable
@@ -33,9 +34,6 @@ from .waits import describe, describe_executed
 from .work import Completions, Entry, Handle
 
 _log = logging.getLogger("tlkit.runtime")
-
-#: How long a shutdown waits for the other ranks.
-SHUTDOWN_TIMEOUT_S: Final = 10.0
 
 #: Through so many functions, two of `torch.submission` and one of the API at least, a call comes to `Engine.submit`.
 _ABOVE_SUBMIT: Final = 4
@@ -164,6 +162,7 @@ class Engine:
             interface=self.config.gloo_interface,
             address=self._address,
             loopback=len(set(self.hosts)) == 1,
+            one_host=len(set(hosts)) == 1 and not self.config.gloo_interface,
             communicator=self._communicator,
         )
         group = self._binding.connect(place, self.transports, hosts if self.config.hierarchical_allreduce else None)
@@ -284,7 +283,7 @@ class Engine:
         if self.is_forked:
             return
         try:
-            ended = self._control.shut_down(SHUTDOWN_TIMEOUT_S) and not self._control.aborted
+            ended = self._control.shut_down() and not self._control.aborted
             if not ended:
                 # A collective may wait for a rank that is gone.
                 self._close_groups(together=False)

@@ -32,7 +32,14 @@ def describe_build() -> str:
             block("Available Controllers:", [("MPI", has_mpi), ("Gloo", has_torch)]),
             block(
                 "Available Tensor Operations:",
-                [("NCCL", has_nccl), ("DDL", False), ("CCL", False), ("MPI", has_mpi), ("Gloo", has_torch)],
+                [
+                    ("NCCL", has_nccl),
+                    ("DDL", False),
+                    ("CCL", False),
+                    ("MPI", has_mpi),
+                    ("Gloo", has_torch),
+                    ("shared memory", has_torch and _shares_memory()),
+                ],
             ),
         ]
     )
@@ -43,6 +50,12 @@ def _has(name: str) -> bool:
         return find_spec(name) is not None
     except ModuleNotFoundError:
         return False
+
+
+def _shares_memory() -> bool:
+    """Whether the part in C was compiled, as far as can be said without importing torch."""
+    transport = Path(__file__).parent.parent / "torch/data_plane/transports/shared_memory"
+    return any(transport.glob("_native*.so"))
 
 
 def _has_library(name: str) -> bool:

@@ -7,7 +7,7 @@ def add_flags_of_transport(parser: argparse.ArgumentParser) -> None:
     """What moves the data, and over which network."""
     group = parser.add_argument_group("data transport")
     controllers = group.add_mutually_exclusive_group()
-    controllers.add_argument("--gloo", action="store_true", help="move data with Gloo (default)")
+    controllers.add_argument("--gloo", action="store_true", help="start the ranks without MPI (default)")
     controllers.add_argument("--mpi", action="store_true", help="start the ranks with mpirun, and move data with MPI")
     controllers.add_argument("--jsrun", action="store_true", help="refused: jsrun is not supported")
     group.add_argument(

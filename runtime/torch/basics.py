@@ -293,9 +293,9 @@ def mpi_built() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Whether Gloo moves the bytes of this run."""
+    """Whether the bytes of this run move without MPI and NCCL: through Gloo, or the memory that ranks of one host share."""
     running = engine.current()
-    return running is not None and "gloo" in running.transports.values()
+    return running is not None and not {"gloo", "shm"}.isdisjoint(running.transports.values())
 
 
 def gloo_built() -> bool:

@@ -12,6 +12,7 @@ from ...timeline.trials import LoaderSeen, Seen
 from ..core import engine
 from ..core.topology import read_launched
 from ..instrument import own_device
+from ..torch.data_plane.transports.shared_memory import is_built as can_share_memory
 from .overrides import FUSABLE
 
 #: DDP's own, where none is given.
@@ -82,6 +83,7 @@ class Observer:
             bucket_view=bool(getattr(ddp, "gradient_as_bucket_view", False)),
             bucket_cap_mb=float(getattr(ddp, "bucket_bytes_cap", 0) or 0) / (1 << 20) or _DEFAULT_BUCKET_MB,
             compression=_compresses(reduction),
+            shares_memory=running is not None and can_share_memory() and hosts == 1,
         )
 
 

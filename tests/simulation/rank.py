@@ -11,6 +11,7 @@ from typing import Any, cast
 from tlkit.runtime.core.config import Config
 from tlkit.runtime.core.control.channel import Channel
 from tlkit.runtime.core.control.coordinator import Coordinator
+from tlkit.runtime.core.control.leaving import SHUTDOWN_TIMEOUT_S
 from tlkit.runtime.core.control.links import Links, LostRank
 from tlkit.runtime.core.control.messages import Request, Response
 from tlkit.runtime.core.control.node import Node
@@ -23,9 +24,6 @@ from .network import SimulatedSocket
 
 #: Of so many reductions the values of one are sent along, by all ranks that ask for it.
 _ONE_SMALL_IN = 3
-
-#: A shutdown is given up after this.
-_SHUTDOWN_NS = 10 * 10**9
 
 
 @dataclass(slots=True)
@@ -241,13 +239,13 @@ class SimulatedRank:
         """Say goodbye."""
         if not self.node.goodbye_wanted:
             self.node.goodbye_wanted = True
-            self.world.after(_SHUTDOWN_NS, self._give_up)
+            self.world.after(round(SHUTDOWN_TIMEOUT_S * 1e9), self._give_up)
             self.wake()
 
     def _give_up(self) -> None:
         if not self.node.finished and not self.dead:
             self.gave_up = True
-            self.node.departure.finished = True
+            self.node.departure.give_up()
             self.wake()
 
     def die(self) -> None:

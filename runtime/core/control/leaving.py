@@ -2,11 +2,15 @@
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from .links import Links
 from .messages import Drained, Goodbye
 
 _log = logging.getLogger("tlkit.runtime")
+
+#: How long a rank that has done everything waits for ranks that have not, or do not say so: one may be stopped for good.
+SHUTDOWN_TIMEOUT_S: Final = 10.0
 
 
 class Departure:
@@ -23,13 +27,18 @@ class Departure:
         self._links = links
         self._leads = leads
         self._close = close
-        self._said_drained = False
+        self._give_up_ns: int | None = None
+        """Until when this rank, which has done everything, waits for the others; None as long as it has not."""
         self._drained: set[int] = set()
         self.said_goodbye = False
         self.under_way = False
         """Whether the job is ending."""
         self.finished = False
         """Whether this rank may go."""
+        self.gave_up = False
+        """Whether it goes without others, of which it does not know how far they are."""
+        self.why_alone = ""
+        """Whom it has waited for in vain."""
 
     def say_goodbye(self, said: str) -> None:
         """This rank wants to end the job."""
@@ -63,21 +72,48 @@ class Departure:
 
     def lose(self, rank: int) -> None:
         """A connection was closed during the shutdown."""
+        if rank not in self._drained:
+            self.gave_up = True
         self.hear_drained(rank)
 
-    def proceed(self, load: int) -> None:
+    @property
+    def next_ns(self) -> int | None:
+        """When `proceed` has something to do though nothing happens; None if it has not."""
+        return None if self.finished else self._give_up_ns
+
+    def proceed(self, load: int, now_ns: int) -> None:
         """Shut down when all ranks have executed all responses: a transport must not close while a peer uses it.
 
         Args:
             load: batches that this rank has to execute yet.
         """
-        if not self._said_drained and load == 0:
-            self._said_drained = True
+        if self._give_up_ns is None:
+            if load:
+                return
+            self._give_up_ns = now_ns + round(SHUTDOWN_TIMEOUT_S * 1e9)
             self._drained.add(self._rank)
             if not self._leads:
                 self._links.send(0, Drained())
                 if 0 not in self._links:
                     self.finished = True
-        if self._leads and self._said_drained and not set(self._links.ranks) - self._drained:
+        if self._leads and not self._missing():
             self._links.send_to_all(Drained())
             self.finished = True
+        elif now_ns >= self._give_up_ns:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Go without the others.  Called by any thread."""
+        if self.finished:
+            return
+        # Before rank 0 has told the others that the job ends, it is rank 0 that does not answer.
+        missing = self._missing() if self.under_way or self._leads else [0]
+        whom = f"rank {', '.join(map(str, missing))}" if missing else "the other ranks"
+        self.why_alone = f"{whom} did not end within {SHUTDOWN_TIMEOUT_S:g} s"
+        _log.warning("rank %d: %s", self._rank, self.why_alone)
+        self.gave_up = True
+        self.finished = True
+
+    def _missing(self) -> list[int]:
+        """Ranks that are connected and have not done everything, as far as this rank knows."""
+        return sorted(set(self._links.ranks) - self._drained)

@@ -148,6 +148,8 @@ class Node:
             times.append(now_ns if self._is_blocked() else self.due_ns)
         if self._follower is not None and recorder.is_timeline_on():
             times.append(self._follower.next_ns)
+        if (leave_ns := self.departure.next_ns) is not None:
+            times.append(leave_ns)
         if self.desk is not None:
             if (check_ns := self.desk.next_check_ns) is not None:
                 times.append(check_ns)
@@ -277,7 +279,7 @@ class Node:
                 self.links.send(0, self._follower.begin(self._clock_ns(), 1))
             self.departure.say_goodbye(farewell(self._rank, self._hosts[self._rank]))
         if self.departure.under_way:
-            self.departure.proceed(self._executor.load)
+            self.departure.proceed(self._executor.load, self._clock_ns())
         if self._follower is not None and recorder.is_timeline_on() and self._clock_ns() >= self._follower.next_ns:
             self.links.send(0, self._follower.begin(self._clock_ns()))
 
@@ -372,4 +374,7 @@ class Node:
 
     def end(self) -> None:
         """Nobody calls any more: whatever fails from now on fails with what is known."""
+        if not self.tensor_table.closed:
+            alone = self.departure.why_alone
+            self._close_member(f"rank {self._rank} has shut down" + (f"; {alone}" if alone else ""))
         self.failures.end(self.tensor_table.closed or self.failures.suspicion or "the runtime has ended")

@@ -20,6 +20,7 @@ from .channel import Channel
 from .clock_sync import ClockFollower
 from .coordinator import Coordinator
 from .endings import HEARSAY_S, SILENCE_S
+from .leaving import SHUTDOWN_TIMEOUT_S
 from .links import Links, LostRank
 from .node import Node
 from .sources import Sources
@@ -162,18 +163,17 @@ class ControlPlane:
             self._waiting.pop()
             executor.wake()
 
-    def shut_down(self, timeout_s: float) -> bool:
+    def shut_down(self) -> bool:
         """End the control plane of the whole job and wait until this rank's part has ended; whether it did in time."""
         self.node.goodbye_wanted = True
         self._sources.wake_thread()
-        self._thread.join(timeout_s)
+        self._thread.join(SHUTDOWN_TIMEOUT_S)
         if self._thread.is_alive():
-            _log.warning("rank %d: the other ranks did not end within %g s", self._rank, timeout_s)
-            self.node.departure.finished = True
+            self.node.departure.give_up()
             self._sources.wake_thread()
             self._thread.join(1.0)
             return False
-        return True
+        return not self.node.departure.gave_up
 
     def fail_start(self, reason: str) -> str:
         """This rank cannot connect to others: end the job, and wait until it is known why.

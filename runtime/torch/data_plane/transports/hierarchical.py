@@ -97,4 +97,5 @@ def _part(place: Place, chosen: Sequence[int], number: int, label: str) -> Place
         rank=chosen.index(place.rank),
         number=number + 1000,
         loopback=place.loopback or (local and not place.interface),
+        one_host=local and not place.interface,
     )
