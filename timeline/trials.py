@@ -122,7 +122,7 @@ class Seen(msgspec.Struct, frozen=True):
     runtime: str
     """`hvd` or `torch`."""
     transport: str
-    """Of processors' tensors: gloo, mpi, or "" where it is not ours."""
+    """Of processors' tensors: shm, gloo, mpi, or "" where it is not ours."""
     device: str
     local_size: int
     hosts: int
@@ -141,6 +141,8 @@ class Seen(msgspec.Struct, frozen=True):
     bucket_view: bool
     bucket_cap_mb: float
     compression: bool
+    shares_memory: bool = False
+    """Whether ranks of one host could move their bytes through memory that they share."""
 
 
 class RankTrial(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ _QUEUES: Final = {"QUEUE", "WAIT_FOR_DATA", "WAIT_FOR_OTHER_TENSOR_DATA"}
 _COPIES: Final = ("MEMCPY_", "INIT_FUSION_BUFFER", "ALLOCATE_", "COPY_ALLGATHER_OUTPUT")
 #: Larger sizes are damage.
 _MAX_NBYTES: Final = 2**60
-TRANSPORTS: Final = ("GLOO", "NCCL", "MPI", "CCL", "DDL")
+TRANSPORTS: Final = ("SHM", "GLOO", "NCCL", "MPI", "CCL", "DDL")
 
 
 def category_of(name: str) -> Category:

@@ -193,8 +193,15 @@ def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
         match = _STEP.search(name)
         if match and len(match[1]) < 18:  # noqa: PLR2004  fits into 64 bits
             number_of[number] = int(match[1])
-    chosen = rows[np.isin(events.name[rows], list(number_of))]
+    is_step = np.isin(events.name[rows], list(number_of))
+    chosen = rows[is_step]
     chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
+    # The profiler begins a step when one has ended, also when the recording ends there: nothing happens in that one.
+    if len(chosen) > 1:
+        first, last = events.start[chosen[-1]], events.start[chosen[-1]] + events.duration[chosen[-1]]
+        others = events.start[rows[~is_step]]
+        if len(others) and not ((others >= first) & (others < last)).any():
+            chosen = chosen[:-1]
     return chosen, np.array([number_of[number] for number in events.name[chosen].tolist()], np.int64)
 
 

@@ -167,7 +167,8 @@ def _read_nvtx(
     )
     if not has_device:
         waiting = np.array([row for row, name in enumerate(names) if name == SYNCHRONIZE], np.int64)
-        export.spans.append(_waits(process[waiting], starts[waiting], ends[waiting]))
+        if len(waiting):
+            export.spans.append(_waits(process[waiting], starts[waiting], ends[waiting]))
         asked = _asked_by(process, starts, waiting, ends)
         export.collectives += [
             Operation(

@@ -249,8 +249,9 @@ def opened(
                 yield database
             finally:
                 database.close()
-        except sqlite3.Error as error:
-            raise TraceError(f"{source.path} is damaged or no {what} ({error}): {advice}") from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # sqlite quotes damaged names, which Python cannot decode
+            reason = error if isinstance(error, sqlite3.Error) else "the name of a table is no text"
+            raise TraceError(f"{source.path} is damaged or no {what} ({reason}): {advice}") from error
 
 
 def thread_names(database: Tables, strings: dict[int, str]) -> dict[int, str]:

@@ -35,7 +35,7 @@ _OURS: Final = {
     **dict.fromkeys((DATA_WAIT, WORKER_START, DATA_FETCH, DATASET, COLLATE), (LaneKind.DATA, Category.DATA)),
 }
 CAPITALS: Final = frozenset(name.upper() for name in COLLECTIVE_KINDS)
-_OPERATION: Final = re.compile(r"(?:GLOO|MPI|NCCL)_[A-Z]+$")
+_OPERATION: Final = re.compile(r"(?:SHM|GLOO|MPI|NCCL)_[A-Z]+$")
 
 
 def range_of_ours(name: str) -> tuple[LaneKind, Category]:

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, Final
+from itertools import groupby, islice
+from typing import Final
 
 import numpy as np
 
@@ -34,14 +34,18 @@ from ..vocabulary import FRAMEWORKS, Category
 from .base import Progress, count_up
 from .clock_readings import smooth
 from .tlkit_events import INTEGERS, TEXTS, UNKNOWN_NS
-from .tlkit_shard import Shard
-from .tlkit_sums import KNOWN_OF_SUMS
+from .tlkit_shard import Shard, Table
+from .tlkit_sums import KNOWN_OF_SUMS, read_together
+from .tlkit_sums_shards import SumsShards, moved
 
 NAME: Final = "tlkit"
 
 #: Missing ranks that a note names.
 _MAX_NAMED: Final = 10
 
+_TABLES: Final = ("spans", "collectives", "tensors", "steps", "counters", "messages", "sums")
+#: The columns in which the first moment of a run is looked for.
+_FIRST_MOMENT: Final = {"spans": "start_ns", "tensors": "submitted_ns", "counters": "ts_ns"}
 #: Columns of ns that are no moments.
 _LENGTHS: Final = {"dur_ns", "copy_ns", *(f"{part}_ns" for part in PARTS), *LOADS}
 
@@ -57,7 +61,16 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     Raises:
         TraceError: they hold no events.
     """
-    shards = scan_all(
+    return join(scan_shards(sources, progress))
+
+
+def scan_shards(sources: Sequence[Source], progress: Progress) -> list[Shard]:
+    """Read each shard by itself.
+
+    Raises:
+        TraceError: one cannot be read.
+    """
+    return scan_all(
         sources,
         lambda _, source, events: Shard(source, events),
         count_up(sources, progress),
@@ -65,67 +78,117 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         texts=TEXTS,
         with_ids=True,
     )
+
+
+def join(shards: list[Shard]) -> Trace:
+    """One trace of the shards of a run, on one clock.
+
+    Raises:
+        TraceError: they hold no events.
+    """
     shards.sort(key=lambda shard: (shard.header.rank, shard.header.part))
     _share_clock(shards)
-    if any(shard.knows_order and len(shard.steps["step"]) for shard in shards):
-        for shard in shards:
-            shard.leave_out_sums()
-    if not any(len(shard.spans["start_ns"]) for shard in shards):
-        raise TraceError(f"{sources[0].path} holds no spans: did the run end before its first step?")
-    aligned = [_aligned(shard) for shard in shards]
+    pieces = _pieces(shards)
+    in_full = any(isinstance(piece, Shard) and len(piece.steps["step"]) for piece in pieces)
+    for piece in pieces:
+        if in_full and isinstance(piece, SumsShards):
+            piece.leave_out_sums()
+    if not any(piece.has_spans for piece in pieces):
+        raise TraceError(f"{shards[0].source.path} holds no spans: did the run end before its first step?")
+    tables = [table for piece in pieces for table in _tables_of(piece)]
     first_ns = min(
-        int(times.min())
-        for shard, align in zip(shards, aligned, strict=True)
-        for times in (
-            align(shard.spans["start_ns"]),
-            align(shard.tensors["submitted_ns"]),
-            align(shard.counters["ts_ns"]),
-        )
-        if len(times)
+        int(align(columns[name]).min())
+        for table, columns, align, _ in tables
+        if (name := _FIRST_MOMENT.get(table)) is not None and len(columns[name])
     )
 
     def finished(times: Times, align: Callable[[Times], Times]) -> Times:
         """On the run's clock, from its first event; -1 for what is unknown."""
+        if not len(times):  # most columns of a shard of sums
+            return times
         return np.where(times == UNKNOWN_NS, -1, align(times) - first_ns)
 
-    names = ("spans", "collectives", "tensors", "steps", "counters", "messages", "sums")
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    arrivals: dict[tuple[int, int, int], int] = {}
+    joined: dict[str, list[Table]] = {name: [] for name in _TABLES}
     first_args = 0
-    for shard, align in zip(shards, aligned, strict=True):
-        for name, parts in tables.items():
-            part = {
-                column: finished(values, align) if column.endswith("_ns") and column not in _LENGTHS else values
-                for column, values in getattr(shard, name).items()
-            }
-            count = len(part["start_ns" if "start_ns" in part else "ts_ns"])
-            parts.append(part | {"rank": np.full(count, shard.header.rank, np.int32)})
-        args_row = shard.spans["args_row"]
-        tables["spans"][-1]["args_row"] = np.where(args_row >= 0, args_row + first_args, -1)
-        first_args += len(shard.arg_rows)
-        _note_arrivals(arrivals, shard, partial(finished, align=align))
+    for name, columns, align, ranks in tables:
+        part = {
+            column: finished(values, align) if column.endswith("_ns") and column not in _LENGTHS else values
+            for column, values in columns.items()
+        }
+        if name == "spans":
+            args_row = columns["args_row"]
+            part["args_row"] = np.where(args_row >= 0, args_row + first_args, -1)
+            first_args += int((args_row >= 0).sum())
+        joined[name].append(part | {"rank": ranks})
+    arrivals: dict[tuple[int, int, int], int] = {}
+    for piece in pieces:
+        if isinstance(piece, Shard):
+            _note_arrivals(arrivals, piece, partial(finished, align=_aligned(piece)))
     arrival_table = TableBuilder(ARRIVAL_COLUMNS)
     for key, arrival_ns in sorted(arrivals.items()):
         arrival_table.add(*key, arrival_ns)
+    ends = {shard.header.rank: shard.end(partial(finished, align=_aligned(shard))) for shard in shards}
     return Trace(
-        meta=_meta(
-            shards,
-            first_ns,
-            {
-                shard.header.rank: shard.end(partial(finished, align=align))
-                for shard, align in zip(shards, aligned, strict=True)
-            },
-        ),
-        spans=assemble(SPAN_COLUMNS, tables["spans"]),
-        collectives=assemble(COLLECTIVE_COLUMNS, tables["collectives"]),
-        tensors=assemble(TENSOR_COLUMNS, tables["tensors"]),
+        meta=_meta(shards, first_ns, ends, knows_order=in_full or all(shard.knows_order for shard in shards)),
         arrivals=arrival_table.finish(),
-        steps=assemble(STEP_COLUMNS, tables["steps"]),
-        counters=assemble(COUNTER_COLUMNS, tables["counters"]),
-        messages=assemble(MESSAGE_COLUMNS, tables["messages"]),
-        sums=assemble(SUM_COLUMNS, tables["sums"]),
         raw_args=FileArgs.of_events((shard.source, shard.events, shard.arg_rows) for shard in shards),
+        spans=assemble(SPAN_COLUMNS, joined["spans"]),
+        collectives=assemble(COLLECTIVE_COLUMNS, joined["collectives"]),
+        tensors=assemble(TENSOR_COLUMNS, joined["tensors"]),
+        steps=assemble(STEP_COLUMNS, joined["steps"]),
+        counters=assemble(COUNTER_COLUMNS, joined["counters"]),
+        messages=assemble(MESSAGE_COLUMNS, joined["messages"]),
+        sums=assemble(SUM_COLUMNS, joined["sums"]),
     )
+
+
+def _pieces(shards: Sequence[Shard]) -> list[Shard | SumsShards]:
+    """The shards in their order; those that tell nothing but sums of steps are one piece with their neighbours."""
+    candidates = [shard for shard in shards if shard.may_hold_sums_only]
+    if not candidates:
+        return list(shards)
+    sums, counts, bad = read_together([shard.told_sums for shard in candidates])
+    ends = np.cumsum(counts)
+    steps = {}
+    for shard, count, end, number in zip(candidates, counts.tolist(), ends.tolist(), bad, strict=True):
+        if count:
+            steps[id(shard)] = slice(end - count, end)
+            shard.drop("sums_without_sense", number)
+        else:
+            shard.make_tables({name: values[:0] for name, values in sums.items()}, number)
+    pieces: list[Shard | SumsShards] = []
+    for has_sums, group in groupby(shards, key=lambda shard: id(shard) in steps):
+        members = list(group)
+        if not has_sums:
+            pieces += members
+            continue
+        rows = slice(steps[id(members[0])].start, steps[id(members[-1])].stop)
+        mine = [steps[id(shard)].stop - steps[id(shard)].start for shard in members]
+        pieces.append(SumsShards(members, {name: values[rows] for name, values in sums.items()}, np.array(mine)))
+    return pieces
+
+
+_Piece = tuple[str, Table, Callable[[Times], Times], np.ndarray]
+"""A table's name, its columns, what brings their times to the run's clock, and the rank of each row."""
+
+
+def _tables_of(piece: Shard | SumsShards) -> list[_Piece]:
+    if isinstance(piece, Shard):
+        tables: dict[str, Table] = {name: getattr(piece, name) for name in _TABLES}
+        return [
+            (name, columns, _aligned(piece), np.full(_count_of(columns), piece.header.rank, np.int32))
+            for name, columns in tables.items()
+        ]
+    clocks = [_aligned(shard) if shard.clock_readings else None for shard in piece.shards]
+    rank_of = np.array([shard.header.rank for shard in piece.shards], np.int32)
+    return [
+        (name, columns, partial(moved, shard_of_row=shard_of_row, clocks=clocks), rank_of[shard_of_row])
+        for name, columns, shard_of_row in piece.tables()
+    ]
+
+
+def _count_of(columns: Table) -> int:
+    return len(columns["start_ns" if "start_ns" in columns else "ts_ns"])
 
 
 def _share_clock(shards: Sequence[Shard]) -> None:
@@ -182,7 +245,7 @@ def _rank_clock(shard: Shard) -> RankClock:
     return RankClock(offset_ns=shard.header.offset_ns, drift=drift, uncertainty_ns=shard.header.uncertainty_ns)
 
 
-def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> TraceMeta:
+def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd], *, knows_order: bool) -> TraceMeta:
     headers = [shard.header for shard in shards]
     ranks = tuple(sorted({header.rank for header in headers}))
     size = max(*(header.size for header in headers), len(ranks))
@@ -192,15 +255,13 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd]) -> T
         missing = list(islice((rank for rank in range(size) if rank not in ranks), _MAX_NAMED))
         more = ", …" if size - len(ranks) > len(missing) else ""
         notes.append(f"{size - len(ranks)} of {size} ranks have no shard here: {', '.join(map(str, missing))}{more}")
-    in_full = any(shard.knows_order and len(shard.steps["step"]) for shard in shards)
-    knows_order = in_full or all(shard.knows_order for shard in shards)
     dropped: Counter[str] = sum((shard.source.dropped for shard in shards), Counter())
     return TraceMeta(
         format=NAME,
         files=tuple(str(shard.source.path) for shard in shards),
         ranks=ranks,
         size=size,
-        events=sum(len(shard.events) for shard in shards),
+        events=sum(shard.count for shard in shards),
         dropped=dict(dropped),
         clock=Clock(
             method="single" if len(ranks) == 1 else "runtime",

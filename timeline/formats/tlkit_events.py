@@ -32,7 +32,7 @@ _LIFE: Final = np.frombuffer(b"bbebebee", np.uint8)
 #: Characters of an error that are kept.
 MAX_ERROR: Final = 500
 _METADATA: Final = {"tlkit_shard", "tlkit_clock", "tlkit_model", STEPS_EVENT, "tlkit_end"}
-_KNOWN_PHASES: Final = np.frombuffer(b"XbeBECMsftin", np.uint8)
+_IS_KNOWN_PHASE: Final = np.isin(np.arange(256), np.frombuffer(b"XbeBECMsftin", np.uint8))
 
 
 @dataclass(slots=True)
@@ -56,6 +56,15 @@ class Header:
 def integer(value: object, default: int) -> int:
     """A number out of args, which may hold anything."""
     return int(value) if isinstance(value, (int, float)) and abs(value) < 2**62 else default
+
+
+def nanoseconds(text: str) -> int:
+    """Microseconds as JSON writes them; UNKNOWN_NS for what is no time."""
+    try:
+        value = float(text)
+    except ValueError:
+        return UNKNOWN_NS
+    return round(value * 1000) if abs(value) < 2**52 else UNKNOWN_NS
 
 
 def header_of(args: dict[str, Any], source: Source) -> Header:
@@ -91,6 +100,8 @@ class ShardEvents:
         """Tell the events of `source` apart."""
         self.source = source
         self.events = events
+        self.count = len(events)
+        """Events of the shard."""
         self.header = Header()
         self.is_closed = False
         """Whether the runtime has closed the file."""
@@ -108,7 +119,7 @@ class ShardEvents:
             np.int64,
         )
         """The number of each thread; -1 for what is none."""
-        unknown = int((~np.isin(events.phase, _KNOWN_PHASES)).sum())
+        unknown = int((~_IS_KNOWN_PHASE[events.phase]).sum())
         self.drop("unknown_phase", unknown)
         self._read_metadata()
         complete = self.rows_of("X")
@@ -135,8 +146,8 @@ class ShardEvents:
         events = self.events
         rows = [row for row in self.rows_of("M").tolist() if self.names[events.name[row]] in _METADATA]
         texts = FileArgs.of_events([(self.source, events, np.array(rows, np.int64))])
-        for number, row in enumerate(rows):
-            args, name = decode_args(texts[number]), self.names[events.name[row]]
+        for text, row in zip(texts.together(), rows, strict=True):
+            args, name = decode_args(text), self.names[events.name[row]]
             if name == "tlkit_shard":
                 self.header = header_of(args, self.source)
             elif name == "tlkit_clock":
@@ -158,6 +169,11 @@ class ShardEvents:
         """Complete lives, as rows of their eight events; what is incomplete goes to `_follow`.  Returns when lives ended."""
         events = self.events
         rows = np.flatnonzero((events.phase == ord("b")) | (events.phase == ord("e")))
+        self.unfinished: list[dict[str, Any]] = []
+        self.followed: list[dict[str, Any]] = []
+        if not len(rows):
+            self.lives = np.zeros((0, len(_LIFE)), np.int64)
+            return rows
         order = np.argsort(events.id[rows], kind="stable")
         rows = rows[order]
         ids = events.id[rows]
@@ -170,8 +186,6 @@ class ShardEvents:
         self.lives = lives[as_expected]
         regular = np.zeros(len(firsts), bool)
         regular[np.flatnonzero(counts == len(_LIFE))[as_expected]] = True
-        self.unfinished: list[dict[str, Any]] = []
-        self.followed: list[dict[str, Any]] = []
         for first, count in zip(firsts[~regular].tolist(), counts[~regular].tolist(), strict=True):
             self._follow(rows[first : first + count].tolist())
         # Lives appear in the order in which they ended.

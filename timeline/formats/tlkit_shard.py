@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..model.columns import Times
+from ..model.columns import Times, no_rows
 from ..model.ending import OpenSpan, OpenTensor, RankEnd, make_end
+from ..model.trace import COLLECTIVE_COLUMNS, MESSAGE_COLUMNS, TENSOR_COLUMNS
 from ..read.source import Source
 from ..scanning import Events
 from ..vocabulary import (
@@ -24,8 +25,9 @@ from ..vocabulary import (
     LaneKind,
 )
 from .tlkit_calls import blocking_at, callers_at, make_messages
-from .tlkit_events import KIND_OF_NAME, UNKNOWN_NS, ShardEvents, integer
-from .tlkit_sums import host_loads, lay_out, read_sums, with_parts
+from .tlkit_counters import make_counters
+from .tlkit_events import KIND_OF_NAME, UNKNOWN_NS, ShardEvents, integer, nanoseconds
+from .tlkit_sums import Sums, read_sums
 
 Table = dict[str, Any]
 """Columns by name: arrays, or `Encoded` for texts."""
@@ -39,50 +41,57 @@ _LANE_KINDS: Final = [str(kind) for kind in LaneKind]
 _KIND_NUMBER: Final = {kind: number for number, kind in enumerate(LaneKind)}
 
 
-def _nanoseconds(text: str) -> int:
-    """Microseconds as JSON writes them; UNKNOWN_NS for what is no time."""
-    try:
-        value = float(text)
-    except ValueError:
-        return UNKNOWN_NS
-    return round(value * 1000) if abs(value) < 2**52 else UNKNOWN_NS
-
-
 class Shard(ShardEvents):
     """The tables of one shard, without the rank; times in ns on the shard's clock, UNKNOWN_NS where it does not tell."""
 
     def __init__(self, source: Source, events: Events) -> None:
-        """Make the tables of `source`."""
+        """Make the tables of `source`, unless it has no step in full and `SumsShards` may make them of many shards at once."""
         super().__init__(source, events)
         self.told_arrivals: list[tuple[int, int, int]] = []
         """Row of `collectives`, rank, and when that rank arrived."""
-        self.sums, bad = read_sums(self.told_sums)
-        self.drop("sums_without_sense", bad)
+        self.knows_order = True
+        """Whether anything is known of what happened within steps; not if nothing but sums of steps is told."""
+        self.arg_rows = np.zeros(0, np.int64)
         self.steps = self._make_steps()
-        self.knows_order = bool(len(self.steps["step"])) or not len(self.sums["step"])
-        if not self.knows_order:
-            self._forget_order()
-        self.counters = self._make_counters()
-        self.tensors = self._make_tensors()
-        self.spans = self._make_spans() if self.knows_order else lay_out(with_parts(self.sums))
+        self.may_hold_sums_only = bool(self.told_sums) and not len(self.steps["step"])
+        if not self.may_hold_sums_only:
+            self.make_tables(*read_sums(self.told_sums))
+
+    def make_tables(self, sums: Sums, bad: int) -> None:
+        """Make all tables.
+
+        Args:
+            sums: the steps that were not recorded in full.
+            bad: events that tell nothing of them.
+        """
+        self.sums = sums
+        self.drop("sums_without_sense", bad)
+        self.counters = make_counters(self)
+        self.tensors = self.make_tensors()
+        self.spans = self._make_spans()
         self.collectives = self._make_communication()
 
-    def _forget_order(self) -> None:
-        """No step was recorded in full: what there is of spans is no step's, and the steps are those of the sums."""
+    def forget_order(self) -> None:
+        """No step was recorded in full: what there is of spans is no step's."""
+        self.knows_order = False
         self.complete = self.complete[:0]
         self.edges = [(begin, end) for begin, end in self.edges if end < 0]
-        self.steps = {name: values for name, values in with_parts(self.sums).items() if name in self.steps}
-        self.arg_rows = np.zeros(0, np.int64)
 
-    def leave_out_sums(self) -> None:
-        """Elsewhere in the run there are steps in full: those of which only sums are told are no steps beside them."""
-        if not self.knows_order:
-            nothing = {name: values[:0] for name, values in self.sums.items()}
-            self.spans = lay_out(nothing)
-            self.steps = {name: nothing[name] for name in self.steps}
+    @property
+    def has_spans(self) -> bool:
+        """Whether anything took time."""
+        return len(self.spans["start_ns"]) > 0
 
-    def _make_tensors(self) -> Table:
+    @property
+    def has_lives(self) -> bool:
+        """Whether it tells of tensors that were reduced."""
+        return bool(len(self.lives) or self.followed)
+
+    def make_tensors(self) -> Table:
+        """The columns of TENSOR_COLUMNS."""
         events, lives = self.events, self.lives
+        if not self.has_lives:
+            return no_rows(TENSOR_COLUMNS, kind=["", *COLLECTIVE_KINDS])
         nbytes, process_set, seq = (events.dense(key) for key in ("bytes", "process_set", "seq"))
         kind_of = [KIND_OF_NAME.get(name.removeprefix(NEGOTIATE_PREFIX), "") for name in self.names] or [""]
         kinds = ["", *COLLECTIVE_KINDS]
@@ -268,33 +277,15 @@ class Shard(ShardEvents):
             "end_ns": events.start[rows] + events.duration[rows],
         }
 
-    def _make_counters(self) -> Table:
-        events = self.events
-        rows, values = [], []
-        counters = self.rows_of("C")
-        for row, text in zip(counters.tolist(), events.keys["value"].texts_of(counters, "null"), strict=True):
-            try:
-                value = float(json.loads(text))
-            except (ValueError, TypeError):
-                self.drop("counter_without_value", 1)
-                continue
-            rows.append(row)
-            values.append(value)
-        chosen = np.array(rows, np.int64)
-        loads = host_loads(self.told_sums)
-        names = [*self.names, *dict.fromkeys(name for name, *_ in loads if name not in self.names)]
-        return {
-            "name": (np.append(events.name[chosen], [names.index(name) for name, *_ in loads]).astype(np.int32), names),
-            "ts_ns": np.append(events.start[chosen], np.array([at_ns for _, at_ns, _ in loads], np.int64)),
-            "value": np.append(np.array(values, np.float64), [value for *_, value in loads]),
-        }
-
     def _make_communication(self) -> Table:
         """One row for each executed collective, with what the spans inside it say; messages become `self.messages`."""
         events, rows = self.events, self.complete
         closed = [begin for begin, end in self.edges if end >= 0]
         rows = np.concatenate([rows, np.array(closed, np.int64)])
         rows = rows[self.thread_of[events.thread[rows]] == _COMMUNICATION]
+        if not len(rows):
+            self.messages = no_rows(MESSAGE_COLUMNS)
+            return no_rows(COLLECTIVE_COLUMNS, kind=COLLECTIVE_KINDS)
         durations = events.duration.copy()
         args_of = np.arange(len(events))
         for begin, end in self.edges:
@@ -364,7 +355,7 @@ class Shard(ShardEvents):
 
     def _times_at(self, key: str, rows: list[int]) -> np.ndarray:
         texts = self.events.keys[key].texts_of(np.array(rows, np.int64))
-        return np.array([_nanoseconds(text) for text in texts], np.int64)
+        return np.array([nanoseconds(text) for text in texts], np.int64)
 
     def _tell_arrivals(self, keys: list[int]) -> None:
         """The first rank of a process set tells when each of its ranks arrived, in the order of the set's ranks."""
@@ -377,7 +368,7 @@ class Shard(ShardEvents):
             for position, arrival in enumerate(times):
                 rank = integer(ranks[position], position) if position < len(ranks) else position
                 if isinstance(arrival, (int, float)):
-                    self.told_arrivals.append((row, rank, _nanoseconds(repr(arrival))))
+                    self.told_arrivals.append((row, rank, nanoseconds(repr(arrival))))
 
 
 def _category_of(name: str) -> Category:

@@ -41,6 +41,13 @@ _SPANS: Final = (
     (str(Category.OPTIMIZER), OPTIMIZER_STEP, LaneKind.COMPUTE),
     (str(Category.CHECKPOINT), "CHECKPOINT", LaneKind.COMPUTE),
 )
+_NAMES: Final = [name for _, name, _ in _SPANS]
+_LANES: Final = [str(LaneKind.COMPUTE), str(LaneKind.DATA)]
+_CATEGORIES: Final = [str(category) for category in Category]
+_LANE_OF_SPAN: Final = np.array([_LANES.index(str(lane)) for *_, lane in _SPANS], np.int8)
+_CATEGORY_OF_SPAN: Final = np.array(
+    [_CATEGORIES.index(str(Category.OTHER) if part == WAIT else part) for part, *_ in _SPANS], np.int8
+)
 
 
 def read_sums(told: Sequence[tuple[int, dict[str, Any]]]) -> tuple[Sums, int]:
@@ -49,34 +56,109 @@ def read_sums(told: Sequence[tuple[int, dict[str, Any]]]) -> tuple[Sums, int]:
     Args:
         told: time (ns) and args of each event.
     """
-    numbers, parts, loads = [], [], []
+    numbers, table, load, bad = _read_alike(told) or _read_each(told)
+    return _columns(numbers, table, load), bad
+
+
+def _columns(numbers: np.ndarray, table: np.ndarray, load: np.ndarray) -> Sums:
+    sums: Sums = {"step": numbers, "start_ns": table[:, 0], "end_ns": table[:, 1]}
+    for position, part in enumerate(PARTS):
+        sums[f"{part}_ns"] = table[:, 2 + position]
+    sums.update({name: load[:, position] for position, name in enumerate(LOADS)})
+    return sums
+
+
+def read_together(told: Sequence[Sequence[tuple[int, dict[str, Any]]]]) -> tuple[Sums, np.ndarray, list[int]]:
+    """What `read_sums` reads of each of several shards, one behind the other.
+
+    Returns:
+        The steps of all, how many of them each shard tells (int64[shard]), and how many events of each tell nothing.
+    """
+    at_once = _read_alike([event for events in told for event in events])
+    if at_once is None:
+        each = [read_sums(events) for events in told]
+        sums = {name: np.concatenate([part[name] for part, _ in each]) for name in each[0][0]}
+        return sums, np.array([len(part["step"]) for part, _ in each], np.int64), [bad for _, bad in each]
+    counts = [sum(len(args["us"]) for _, args in events) for events in told]
+    return _columns(*at_once[:3]), np.array(counts, np.int64), [0] * len(told)
+
+
+_Read = tuple[np.ndarray, np.ndarray, np.ndarray, int]
+"""Numbers of steps; start, end and parts of each, ns; what each got of the processor, ns; events that tell nothing."""
+
+
+def _read_each(told: Sequence[tuple[int, dict[str, Any]]]) -> _Read:
+    """Event by event, since some may be damaged."""
+    numbers, parts, loads = [np.zeros(0, np.int64)], [np.zeros((0, 2 + len(PARTS)), np.int64)], []
     bad = 0
     for at_ns, args in told:
         rows = _rows_of(args)
         if rows is None:
             bad += 1
             continue
-        of_event = np.zeros((len(rows), 2 + len(PARTS)), np.int64)
-        reached = np.cumsum(rows[:, 0] + rows[:, 1])
-        of_event[:, 1] = at_ns + reached * _US
-        of_event[:, 0] = of_event[:, 1] - rows[:, 1] * _US
-        for column, name in enumerate(args["parts"]):
-            if name in PARTS:
-                of_event[:, 2 + PARTS.index(name)] = rows[:, 2 + column] * _US
-        parts.append(of_event)
+        parts.append(_times_of(rows, args["parts"], np.full(len(rows), at_ns), np.zeros(len(rows), np.int64)))
         loads.append(_loads_of(args, len(rows)))
         numbers.append(integer(args.get("first"), 0) + np.arange(len(rows)))
-    table = np.concatenate(parts) if parts else np.zeros((0, 2 + len(PARTS)), np.int64)
-    sums: Sums = {
-        "step": np.concatenate(numbers).astype(np.int64) if numbers else np.zeros(0, np.int64),
-        "start_ns": table[:, 0],
-        "end_ns": table[:, 1],
-    }
-    for position, part in enumerate(PARTS):
-        sums[f"{part}_ns"] = table[:, 2 + position]
     load = np.concatenate(loads) if loads else np.zeros((0, len(LOADS)), np.int64)
-    sums.update({name: load[:, position] for position, name in enumerate(LOADS)})
-    return sums, bad
+    return np.concatenate(numbers).astype(np.int64), np.concatenate(parts), load, bad
+
+
+def _read_alike(told: Sequence[tuple[int, dict[str, Any]]]) -> _Read | None:
+    """All events at once, as `_read_each` reads them; None unless they have the same parts and all make sense.
+
+    A thousand ranks tell twenty events each of a window of minutes: one by one, arrays of eight rows take most of the time.
+    """
+    names: Any = told[0][1].get("parts") if told else None
+    lists = [args.get("us") for _, args in told if args.get("parts") == names]
+    if len(lists) < len(told) or not told or not all(isinstance(rows, list) and rows for rows in lists):
+        return None
+    rows = _rows_of({"parts": names, "us": [row for rows in lists for row in rows or ()]})
+    load = _loads_alike([args.get("load") for _, args in told], [len(each or ()) for each in lists])
+    if rows is None or load is None:
+        return None
+    counts = np.array([len(each or ()) for each in lists], np.int64)
+    first_rows = np.cumsum(counts) - counts
+    taken = rows[:, 0] + rows[:, 1]
+    before = (np.cumsum(taken) - taken)[first_rows]
+    at_ns = np.array([at_ns for at_ns, _ in told], np.int64)
+    firsts = np.array([integer(args.get("first"), 0) for _, args in told], np.int64)
+    numbers = np.repeat(firsts - first_rows, counts) + np.arange(len(rows))
+    return numbers, _times_of(rows, names, np.repeat(at_ns, counts), np.repeat(before, counts)), load, 0
+
+
+def _times_of(rows: np.ndarray, names: Sequence[Any], at_ns: np.ndarray, before_us: np.ndarray) -> np.ndarray:
+    """Start, end and parts of steps, ns: int64[step, 2 + PARTS].
+
+    Args:
+        rows: as `_rows_of` gives them.
+        names: of the parts in `rows`.
+        at_ns: when the event of each step begins.
+        before_us: what the rows before that event add up to.
+    """
+    times = np.zeros((len(rows), 2 + len(PARTS)), np.int64)
+    times[:, 1] = at_ns + (np.cumsum(rows[:, 0] + rows[:, 1]) - before_us) * _US
+    times[:, 0] = times[:, 1] - rows[:, 1] * _US
+    for column, name in enumerate(names):
+        if name in PARTS:
+            times[:, 2 + PARTS.index(name)] = rows[:, 2 + column] * _US
+    return times
+
+
+def _loads_alike(told: Sequence[Any], counts: Sequence[int]) -> np.ndarray | None:
+    """`_loads_of` of all events at once; None unless none tells of them, or all in the same form."""
+    if all(each is None for each in told):
+        return np.full((sum(counts), len(LOADS)), -1, np.int64)
+    if not all(isinstance(each, dict) and isinstance(each.get("rows"), list) for each in told):
+        return None
+    first = told[0]
+    if not all(
+        (each.get("parts"), each.get("unit_us")) == (first.get("parts"), first.get("unit_us"))
+        and len(each["rows"]) == count
+        for each, count in zip(told, counts, strict=True)
+    ):
+        return None
+    load = _loads_of({"load": {**first, "rows": [row for each in told for row in each["rows"]]}}, sum(counts))
+    return load if (load[:, 0] >= 0).all() else None
 
 
 def _loads_of(args: dict[str, Any], count: int) -> np.ndarray:
@@ -130,42 +212,35 @@ def _rows_of(args: dict[str, Any]) -> np.ndarray | None:
     return table
 
 
-def with_parts(sums: Sums) -> Sums:
-    """Those steps of which more is told than how long they took."""
-    told = np.any([sums[f"{part}_ns"] > 0 for part in PARTS], axis=0)
-    return {name: values[told] for name, values in sums.items()}
+def with_parts(sums: Sums) -> np.ndarray:
+    """Of which steps more is told than how long they took: bool[step]."""
+    told: np.ndarray = np.any([sums[f"{part}_ns"] > 0 for part in PARTS], axis=0)
+    return told
 
 
-def lay_out(sums: Sums) -> dict[str, Any]:
+def lay_out(sums: Sums, shard: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
     """Spans that stand for the sums, one part behind the other: columns of SPAN_COLUMNS without the rank.
 
     Their lengths are what was recorded; where they stand within the step is not known.
+
+    Args:
+        shard: the number of the shard that tells each step, int64[step].
+
+    Returns:
+        The columns, in order of shards and then of time, and the number of each span's shard.
     """
-    names = [name for _, name, _ in _SPANS]
-    lanes = [str(LaneKind.COMPUTE), str(LaneKind.DATA)]
-    categories = [str(category) for category in Category]
-    reached = sums["start_ns"].copy()
-    columns: dict[str, list[np.ndarray]] = {key: [] for key in ("lane", "category", "name", "start_ns", "dur_ns")}
-    for number, (part, _, lane) in enumerate(_SPANS):
-        lengths = sums[f"{part}_ns"]
-        there = lengths > 0
-        category = str(Category.OTHER) if part == WAIT else part
-        count = int(there.sum())
-        columns["lane"].append(np.full(count, lanes.index(str(lane)), np.int32))
-        columns["category"].append(np.full(count, categories.index(category), np.int8))
-        columns["name"].append(np.full(count, number, np.int32))
-        columns["start_ns"].append(reached[there])
-        columns["dur_ns"].append(lengths[there])
-        reached = reached + lengths
-    joined = {key: np.concatenate(parts) for key, parts in columns.items()}
-    order = np.argsort(joined["start_ns"], kind="stable")
-    joined = {key: values[order] for key, values in joined.items()}
-    return {
-        "lane": (joined["lane"], lanes),
-        "lane_kind": (joined["lane"].astype(np.int8), lanes),
-        "category": (joined["category"], categories),
-        "name": (joined["name"], names),
-        "start_ns": joined["start_ns"],
-        "dur_ns": joined["dur_ns"],
+    lengths = np.stack([sums[f"{part}_ns"] for part, *_ in _SPANS])
+    starts = sums["start_ns"] + np.cumsum(lengths, axis=0) - lengths
+    number, step = np.nonzero(lengths > 0)
+    order = np.lexsort((starts[number, step], shard[step]))
+    number, step = number[order], step[order]
+    spans = {
+        "lane": (_LANE_OF_SPAN[number].astype(np.int32), _LANES),
+        "lane_kind": (_LANE_OF_SPAN[number], _LANES),
+        "category": (_CATEGORY_OF_SPAN[number], _CATEGORIES),
+        "name": (number.astype(np.int32), _NAMES),
+        "start_ns": starts[number, step],
+        "dur_ns": lengths[number, step],
         "args_row": np.full(len(order), -1, np.int64),
     }
+    return spans, shard[step]

@@ -157,8 +157,9 @@ def align(trace: Trace) -> Trace:
     clocks, unknown = find_clocks(trace)
     if unknown:
         named = ", ".join(map(str, unknown[:10])) + (", …" if len(unknown) > 10 else "")  # noqa: PLR2004
+        who = f"rank {named} shares" if len(unknown) == 1 else f"ranks {named} share"
         note = (
-            f"the clocks of the ranks are not aligned: rank {named} shares no collectives with the others that fit together; "
+            f"the clocks of the ranks are not aligned: {who} no collectives with the others that fit together; "
             "compare times within a rank only"
         )
         return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, note)))

@@ -94,6 +94,19 @@ Encoded = tuple[np.ndarray, Sequence[str]]
 """Numbers, and the texts that they stand for."""
 
 
+def no_rows(columns: Mapping[str, str], **texts: Sequence[str]) -> dict[str, np.ndarray | Encoded]:
+    """Columns of a file that tells nothing for a table, without the rank.
+
+    Args:
+        texts: what the numbers of a text column would stand for.
+    """
+    return {
+        name: (np.zeros(0, np.int32), texts.get(name, ())) if dtype == "category" else np.zeros(0, dtype)
+        for name, dtype in columns.items()
+        if name != "rank"
+    }
+
+
 def assemble(columns: Mapping[str, str], parts: Sequence[Mapping[str, np.ndarray | Encoded]]) -> pd.DataFrame:
     """One table out of columns of several files; text columns as numbers with their texts."""
     data: dict[str, object] = {}
@@ -111,11 +124,14 @@ def assemble(columns: Mapping[str, str], parts: Sequence[Mapping[str, np.ndarray
                 data[name] = pd.Categorical.from_codes(numbers, categories=_unique_text(texts), validate=False)
                 continue
         united: dict[str, int] = {}
+        mappings: dict[tuple[str, ...], np.ndarray] = {}
         codes = []
         for part in parts:
             numbers, texts = part[name]
-            mapping = np.array([united.setdefault(text, len(united)) for text in texts] or [0], np.int32)
-            codes.append(mapping[numbers])
+            same = tuple(texts)  # as in many of a thousand shards
+            if same not in mappings:
+                mappings[same] = np.array([united.setdefault(text, len(united)) for text in texts] or [0], np.int32)
+            codes.append(mappings[same][numbers])
         used = np.concatenate(codes) if codes else np.array([], np.int32)
         data[name] = pd.Categorical.from_codes(used, categories=_unique_text(united), validate=False)
     return make_table(columns, data)

@@ -54,7 +54,7 @@ def select(
         raise TraceError("nothing of the trace is selected: select more")
     tables: dict[str, Any] = {name: table.reset_index(drop=True) for name, table in frames.items()}
     left = tuple(rank for rank in trace.meta.ranks if ranks is None or rank in ranks)
-    return replace(trace, meta=replace(trace.meta, ranks=left), **tables)
+    return replace(trace, meta=replace(trace.meta, ranks=left), cache_key=None, **tables)
 
 
 def _listed(ranks: Collection[int]) -> str:

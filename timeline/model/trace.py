@@ -253,6 +253,8 @@ class Trace:
     """Steps that were not recorded in full; they are not in `steps`, unless no step was in full (`TraceMeta.knows_order`)."""
     raw_args: Sequence[bytes] = ()
     """JSON text of the args of spans, by `args_row`."""
+    cache_key: str | None = None
+    """Of what read/cache.py keeps of exactly these tables; None if it keeps nothing, or something else."""
 
     def check(self) -> None:
         """Raise TraceError unless the tables hold what this module promises."""

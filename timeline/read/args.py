@@ -17,6 +17,8 @@ from .source import Source
 
 #: Files whose places are kept after they were read for a question: the next one is mostly about the same file.
 MAX_RECENT: Final = 4
+#: Args that lie within so many bytes of a file are read at once.
+_MAX_TOGETHER: Final = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -96,6 +98,32 @@ class FileArgs(Sequence[bytes]):
         if start < -1:
             return places.own[-2 - start]
         return self.read(part, start, nbytes)
+
+    def together(self) -> list[bytes]:
+        """The args of all rows, read at once where they lie close together.
+
+        Raises:
+            TraceError: a file cannot be read any more.
+        """
+        found: list[bytes] = []
+        for part, first in enumerate(self._firsts[:-1]):
+            places = self.places(part)
+            there = places.starts >= 0
+            begin = int(places.starts[there].min(initial=_MAX_TOGETHER))
+            end = int((places.starts + places.sizes)[there].max(initial=begin))
+            if end - begin > _MAX_TOGETHER:
+                found += self[first : first + len(places)]
+                continue
+            block = self.read(part, begin, end - begin) if end > begin else b""
+            found += [
+                block[start - begin : start - begin + nbytes]
+                if start >= 0
+                else b""
+                if start == -1
+                else places.own[-2 - start]
+                for start, nbytes in zip(places.starts.tolist(), places.sizes.tolist(), strict=True)
+            ]
+        return found
 
     def places(self, part: int) -> Places:
         """Where the args of a part lie.

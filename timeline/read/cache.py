@@ -31,10 +31,11 @@ from ..model.trace import TABLES, Clock, RankClock, Trace, TraceMeta
 from ..vocabulary import Category
 from . import cache_entries
 from .args import FileArgs, Places, PlacesLater
+from .mounts import is_local
 from .source import Source
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 13
+VERSION: Final = 14
 
 #: Smaller files are read as fast as the cache.
 MIN_NBYTES: Final = 4 * 1024 * 1024
@@ -45,7 +46,7 @@ MAX_NBYTES: Final = 10 * 1024**3
 #: Of larger files this much at several places is looked at, and when they were changed.
 _WHOLE_NBYTES: Final = 32 * 1024 * 1024
 _SAMPLE_NBYTES: Final = 64 * 1024
-_SAMPLES: Final = 64
+_SAMPLES: Final = 16
 #: A large file that was changed less than this ago may change again without its times showing it.
 _RACY_NS: Final = 20_000_000
 
@@ -117,11 +118,20 @@ def load(key: str, sources: Sequence[Source]) -> Trace | None:
         raw_args = _load_args(folder, described, sources)
         if len(raw_args) != described["raw_args"]:
             raise ValueError("args are missing")
-        return Trace(meta=meta_from(described["meta"], sources), raw_args=raw_args, **frames)
+        return Trace(meta=meta_from(described["meta"], sources), raw_args=raw_args, cache_key=key, **frames)
     except Exception as error:  # whatever is in the entry, the trace can be read from its files
         _log.debug("the kept trace %s cannot be read: %r", key, error)
         cache_entries.remove(folder)
         return None
+
+
+def folder_of(trace: Trace) -> Path | None:
+    """The entry that keeps a trace, for those who keep beside it what they have made of it; None if it is not kept."""
+    base = cache_folder()
+    if base is None or trace.cache_key is None:
+        return None
+    folder = base / trace.cache_key
+    return folder if cache_entries.is_own(folder) else None
 
 
 def store(key: str, trace: Trace, sources: Sequence[Source]) -> Trace:
@@ -152,7 +162,8 @@ def store(key: str, trace: Trace, sources: Sequence[Source]) -> Trace:
         most = int(os.environ.get("TLKIT_CACHE_BYTES") or MAX_NBYTES)
         cache_entries.forget_oldest(base, key, most, time.time())
         if isinstance(trace.raw_args, FileArgs):
-            return replace(trace, raw_args=_load_args(base / key, described, sources))
+            trace = replace(trace, raw_args=_load_args(base / key, described, sources))
+        return replace(trace, cache_key=key)
     except (OSError, ValueError, pa.ArrowException) as error:
         _log.warning("the trace is not kept in %s: %s", base, error)
     return trace
@@ -202,20 +213,22 @@ def _decoded(content: pa.Buffer | bytes, piece: Piece) -> pa.Table:
 def _load_table(folder: Path, name: str, described: dict[str, Any]) -> pd.DataFrame:
     texts, rows = described["texts"][name], described["rows"][name]
     part: dict[str, np.ndarray | Encoded] = {}
-    # Read rather than mapped, which is hardly faster: another host may remove what lies in a shared home, and a page
-    # that cannot be had any more ends the process.
-    with pa.OSFile(str(folder / f"{name}{_ENDING}")) as file:
-        for (column, dtype), piece in zip(TABLES[name].items(), described["pieces"][name], strict=True):
+    path = str(folder / f"{name}{_ENDING}")
+    # Mapped, no memory has to be found and filled, and a column that is replaced gives its own mapping back.  But another host
+    # may remove what lies in a shared home, and a page that cannot be had any more ends the process: there it is read.
+    opened = pa.memory_map if is_local(folder) else pa.OSFile
+    for (column, dtype), piece in zip(TABLES[name].items(), described["pieces"][name], strict=True):
+        with opened(path) as file:
             file.seek(piece[0])
             values = _decoded(file.read_buffer(piece[1]), piece)[column].to_numpy()
-            if len(values) != rows:
-                raise ValueError(f"{name}.{column}: rows are missing")
-            if dtype != "category":
-                part[column] = values
-                continue
-            if rows and not -1 <= int(values.min()) <= int(values.max()) < len(texts[column]):
-                raise ValueError(f"{name}.{column}: there is no such text")
-            part[column] = (values, texts[column])
+        if len(values) != rows:
+            raise ValueError(f"{name}.{column}: rows are missing")
+        if dtype != "category":
+            part[column] = values
+            continue
+        if rows and not -1 <= int(values.min()) <= int(values.max()) < len(texts[column]):
+            raise ValueError(f"{name}.{column}: there is no such text")
+        part[column] = (values, texts[column])
     return assemble(TABLES[name], [part])
 
 

@@ -20,7 +20,11 @@ DESCRIPTION: Final = "trace.json"
 _KEY: Final = re.compile(r"[0-9a-f]{40}")
 _SCRATCH: Final = ".writing-"
 #: Earlier versions kept Parquet, which nobody reads any more, and which goes as the rest does.
-_OWN_FILES: Final = re.compile(r"trace\.json|[a-z]+[0-9]*\.(?:arrow|parquet)")
+_OWN_FILES: Final = re.compile(r"trace\.json|[a-z]+[0-9]*\.(?:arrow|parquet)|[0-9a-f]{40}\.analysis(?:\.[0-9]+)?")
+#: How the files end that hold what was made of a trace: their names are digests of all that it depends on.
+_ANALYSIS: Final = ".analysis"
+#: Of one trace: of all ranks and of some, say.
+_MAX_ANALYSES: Final = 4
 #: An entry that somebody has been writing for longer was given up.
 _WRITING_S: Final = 24 * 3600
 
@@ -95,6 +99,44 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise ValueError("the description is not the one that was written")
     described: dict[str, Any] = json.loads(content)
     return described
+
+
+def add_analysis(folder: Path, name: str, content: bytes) -> None:
+    """Keep beside a trace what was made of it; of several the newest stay.
+
+    Args:
+        name: 40 hexadecimal digits, a digest of all that it depends on.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    scratch = folder / f"{name}{_ANALYSIS}.{os.getpid()}"
+    try:
+        _write(scratch, hashlib.blake2b(content, digest_size=20).digest() + content)
+        scratch.replace(folder / f"{name}{_ANALYSIS}")
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+    found = sorted(folder.glob(f"*{_ANALYSIS}"), key=lambda path: -path.stat().st_mtime_ns)
+    for path in found[_MAX_ANALYSES:]:
+        path.unlink(missing_ok=True)
+
+
+def read_analysis(folder: Path, name: str) -> bytes:
+    """What `add_analysis` has kept.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+        ValueError: it is not what this user has written.
+    """
+    descriptor = os.open(folder / f"{name}{_ANALYSIS}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise ValueError("another user has written it")
+        digest, content = file.read(20), file.read()
+    if hashlib.blake2b(content, digest_size=20).digest() != digest:
+        raise ValueError("it is not what was written")
+    return content
 
 
 def remove(folder: Path) -> None:

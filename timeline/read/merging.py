@@ -79,6 +79,7 @@ def with_profile(own: Trace, profile: Trace, places: Sequence[Beside | None]) ->
         ),
         spans=_in_order(_stacked(mine, spans)),
         raw_args=_joined(own.raw_args, profile.raw_args),
+        cache_key=None,
     )
     if not has_device:
         return merged

@@ -30,6 +30,7 @@ _SHARD = re.compile(
 )
 #: A file of nothing else has just been begun.
 _NOTHING: Final = b" \t\r\n[\0"
+_FIRST_LINES_NBYTES: Final = 2048
 
 
 def open_trace(
@@ -100,7 +101,6 @@ def _open_one_kind(
             sources = _with_siblings(sources)
         sources, notes = _of_one_run(sources)
     trace = _read(reader, sources, progress, use_cache=use_cache)
-    trace = align(trace)
     if why := why_of(sources[0].path.parent):
         notes.append(f"set aside by the flight recorder: {why}")
     return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, *notes)))
@@ -125,7 +125,7 @@ def _read(reader: Format, sources: Sequence[Source], progress: Progress, *, use_
     if key is not None and (kept := cache.load(key, sources)) is not None:
         return kept
     with _no_garbage_collection():
-        trace = _read_files(reader, sources, progress)
+        trace = align(_read_files(reader, sources, progress))
     return trace if key is None else cache.store(key, trace, sources)
 
 
@@ -273,13 +273,16 @@ def _of_one_run(sources: Sequence[Source]) -> tuple[list[Source], list[str]]:
 
 def _run_and_rank(source: Source) -> tuple[str, tuple[int, int]]:
     """The run, and which rank's shard and which part of it."""
-    for events in iterate_events(source.head(), source.dropped.copy()):
-        for event in events:
-            if event.name == "tlkit_shard":
-                args = args_of(event)
-                rank, part = args.get("rank"), args.get("part")
-                shard = rank if isinstance(rank, int) else 0, part if isinstance(part, int) else 1
-                return str(args.get("run_id", "")), shard
+    # It is in the first line; to read on takes milliseconds a file, of which there are thousands, and so does a line that is cut.
+    head = source.head()
+    for lines in (head[: head.rfind(b"\n", 0, _FIRST_LINES_NBYTES) + 1], head):
+        for events in iterate_events(lines, source.dropped.copy()):
+            for event in events:
+                if event.name == "tlkit_shard":
+                    args = args_of(event)
+                    rank, part = args.get("rank"), args.get("part")
+                    shard = rank if isinstance(rank, int) else 0, part if isinstance(part, int) else 1
+                    return str(args.get("run_id", "")), shard
     raise TraceError(f"{source.path}: its first line is damaged, so its rank is unknown")
 
 

@@ -6,6 +6,7 @@ Who may have it written from elsewhere is up to the collector and the dashboard,
 
 import contextlib
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable
@@ -35,13 +36,18 @@ def request_dump(folder: Path, why: str) -> None:
     Raises:
         OSError: it cannot be written there.
     """
-    new = folder / f"{REQUEST}.{os.getpid()}"
+    new = folder / f"{REQUEST}.{os.getpid()}-{secrets.token_hex(4)}"  # nobody has left one of that name
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, plain(why).encode())
-    finally:
-        os.close(descriptor)
-    new.replace(folder / REQUEST)
+        try:
+            os.write(descriptor, plain(why).encode())
+        finally:
+            os.close(descriptor)
+        new.replace(folder / REQUEST)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
 
 
 def plain(why: str) -> str:
@@ -70,6 +76,7 @@ class Requests:
         self._clock_s = clock_s
         self._next_s = clock_s() + LOOK_S
         (folder / REQUEST).unlink(missing_ok=True)
+        _clear_half_made(folder)
         (folder / LISTENS).touch()
 
     def look(self) -> str:
@@ -99,3 +106,11 @@ class Requests:
         for name in (LISTENS, REQUEST):
             with contextlib.suppress(OSError):
                 (self._folder / name).unlink(missing_ok=True)
+        _clear_half_made(self._folder)
+
+
+def _clear_half_made(folder: Path) -> None:
+    """Remove requests whose writer died before they were complete."""
+    for path in folder.glob(f"{REQUEST}.*"):
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -16,6 +16,7 @@
 
 #define PADDING 32
 #define MAX_KEYS 32
+#define KEY_SLOTS 64
 #define MAX_DEPTH 512
 #define MAX_US 9000000000000000 /* more does not fit into nanoseconds */
 
@@ -55,6 +56,7 @@ typedef struct {
     uint32_t *slots;    /* number + 1, 0 for a free slot */
     uint64_t *hashes;
     uint32_t count, mask, room;
+    uint32_t last; /* the number that was asked for last */
 } Texts;
 
 static uint64_t hash_of(const uint8_t *p, size_t n) {
@@ -125,6 +127,10 @@ static int widen(Texts *t) {
 
 /* The number of a text; -1 if it is new and no UTF-8, -2 without memory. */
 static int64_t number_of(Texts *t, const uint8_t *p, size_t n) {
+    if (t->last < t->count) { /* often the same as before */
+        int64_t start = text_start(t, t->last), end = ((const int64_t *)t->ends.data)[t->last];
+        if ((size_t)(end - start) == n && (!n || !memcmp(t->text.data + start, p, n))) return t->last;
+    }
     uint64_t hash = hash_of(p, n);
     if (!t->slots && widen(t) < 0) return -2;
     uint32_t at = (uint32_t)hash & t->mask;
@@ -132,7 +138,7 @@ static int64_t number_of(Texts *t, const uint8_t *p, size_t n) {
         uint32_t number = t->slots[at] - 1;
         if (t->hashes[number] == hash) {
             int64_t start = text_start(t, number), end = ((const int64_t *)t->ends.data)[number];
-            if ((size_t)(end - start) == n && (!n || !memcmp(t->text.data + start, p, n))) return number;
+            if ((size_t)(end - start) == n && (!n || !memcmp(t->text.data + start, p, n))) return t->last = number;
         }
         at = (at + 1) & t->mask;
     }
@@ -175,9 +181,15 @@ typedef struct {
     Texts texts[ID + 1]; /* for NAME, CATEGORY, PROCESS, THREAD and ID */
     Key keys[MAX_KEYS];
     int key_count, with_ids;
+    int8_t first_of[KEY_SLOTS], next_of[MAX_KEYS]; /* keys of a slot, -1 at the end */
     uint32_t rows;
     Growing scratch, tagged;
 } Scanner;
+
+/* Tells most keys from each other; `p` has at least one byte. */
+static inline unsigned slot_of(const uint8_t *p, size_t length) {
+    return ((unsigned)length * 7 + p[0] * 3u + p[length - 1]) % KEY_SLOTS;
+}
 
 /* A piece of the buffer; for strings without the quotes. */
 typedef struct {
@@ -185,9 +197,32 @@ typedef struct {
     int is_string, escaped;
 } Slice;
 
-static inline const uint8_t *skip_space(const uint8_t *p, const uint8_t *e) {
+static const uint8_t *skip_spaces(const uint8_t *p, const uint8_t *e) {
+#if defined(__SSE2__)
+    while (p < e) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+        __m128i spaces = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\n')));
+        spaces = _mm_or_si128(spaces, _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')));
+        spaces = _mm_or_si128(spaces, _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\r')));
+        unsigned others = ~(unsigned)_mm_movemask_epi8(spaces) & 0xFFFF;
+        if (others) {
+            p += __builtin_ctz(others);
+            break;
+        }
+        p += 16;
+    }
+    return p < e ? p : e;
+#else
     while (p < e && (*p == ' ' || *p == '\n' || *p == '\t' || *p == '\r')) p++;
     return p;
+#endif
+}
+
+/* Mostly there is none, or one. */
+static inline const uint8_t *skip_space(const uint8_t *p, const uint8_t *e) {
+    if (p < e && *p > ' ') return p;
+    if (p + 1 < e && *p == ' ' && p[1] > ' ') return p + 1;
+    return skip_spaces(p, e);
 }
 
 static int hex_value(uint8_t c) {
@@ -197,8 +232,7 @@ static int hex_value(uint8_t c) {
     return -1;
 }
 
-/* From behind the opening quote to the closing one. */
-static int find_quote(const uint8_t **position, const uint8_t *e, int *escaped) {
+static int find_far_quote(const uint8_t **position, const uint8_t *e, int *escaped) {
     const uint8_t *p = *position;
     for (;;) {
 #if defined(__SSE2__)
@@ -246,6 +280,25 @@ static int find_quote(const uint8_t **position, const uint8_t *e, int *escaped) 
             return ODD;
         }
     }
+}
+
+/* From behind the opening quote to the closing one, which mostly is near. */
+static inline int find_quote(const uint8_t **position, const uint8_t *e, int *escaped) {
+#if defined(__SSE2__)
+    const uint8_t *p = *position;
+    __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+    __m128i hits = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\')));
+    hits = _mm_or_si128(hits, _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1F)), bytes));
+    int mask = _mm_movemask_epi8(hits);
+    if (mask) {
+        p += __builtin_ctz((unsigned)mask);
+        if (*p == '"' && p < e) {
+            *position = p;
+            return TAKEN;
+        }
+    }
+#endif
+    return find_far_quote(position, e, escaped);
 }
 
 static int skip_number(const uint8_t **position, const uint8_t *e) {
@@ -557,12 +610,9 @@ static int take_args(Scanner *s, const uint8_t **position, const uint8_t *e, Fou
         if (*p != ':') return ODD;
         p = skip_space(p + 1, e);
         if (p >= e) return MORE;
-        int which = -1;
-        for (int i = 0; i < s->key_count; i++)
-            if (s->keys[i].length == length && !memcmp(s->keys[i].name, key, length)) {
-                which = i;
-                break;
-            }
+        int which = length ? s->first_of[slot_of(key, length)] : -1;
+        while (which >= 0 && (s->keys[which].length != length || memcmp(s->keys[which].name, key, length)))
+            which = s->next_of[which];
         if (which < 0) status = skip_value(&p, e);
         else {
             found->has_keys |= 1ull << which; /* of two the last counts */
@@ -880,6 +930,7 @@ static int Scanner_init(Scanner *self, PyObject *arguments, PyObject *keywords) 
         return -1;
     self->with_ids = with_ids;
     self->key_count = 0;
+    memset(self->first_of, -1, sizeof self->first_of);
     for (int kind = KIND_INTEGER; kind <= KIND_TEXT; kind++)
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(lists[kind]); i++) {
             Py_ssize_t size;
@@ -893,6 +944,11 @@ static int Scanner_init(Scanner *self, PyObject *arguments, PyObject *keywords) 
             memcpy(key->name, name, (size_t)size + 1);
             key->length = (size_t)size;
             key->kind = kind;
+            /* Of two of one name the first counts. */
+            int8_t *link = &self->first_of[slot_of((const uint8_t *)name, (size_t)size)];
+            while (*link >= 0) link = &self->next_of[*link];
+            *link = (int8_t)(self->key_count - 1);
+            self->next_of[*link] = -1;
         }
     return 0;
 }

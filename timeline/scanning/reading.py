@@ -15,7 +15,7 @@ from ..read.source import Source
 from .events import Events, Key
 from .odd import LONGEST_EVENT, Event, OddEvents
 from .parts import DTYPES, Part, join
-from .portable import CLOSED, MORE, STOPPED, PortableScanner
+from .portable import CLOSED, MORE, ODD, STOPPED, PortableScanner
 from .thrift import check_proportion
 
 try:
@@ -35,8 +35,12 @@ _PADDING: Final = 32
 #: The array of events has to begin within this, and what follows it is kept up to this.
 _MAX_AROUND: Final = 64 * 1024 * 1024
 _EVERYTHING: Final = 2**62
+#: Where one event after the other is odd, so many are read before the portable scanner, which decodes many at once, tries again.
+_MAX_IN_VAIN: Final = 63
 #: Files are divided among threads if every part is at least this.
 _SMALLEST_PART: Final = 32 * 1024 * 1024
+#: Of files that are smaller on average the interpreter has most of the work, which threads would only fight about.
+_SMALLEST_FOR_THREAD: Final = 256 * 1024
 
 _TRACE_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -95,7 +99,9 @@ class _Feeder:
 
     def run(self, progress: Progress) -> None:
         """Take all events of the range."""
+        in_vain = 0
         while True:
+            rows = self.scanner.rows
             status, self._start = self.scanner.feed(self._buffer, self._start, self._end, self._base, self._stop)
             if status in {CLOSED, STOPPED}:
                 self.is_closed = status == CLOSED
@@ -104,6 +110,11 @@ class _Feeder:
                 self._fill(progress)
             elif self._start >= self._end or not self._read_odd(progress):
                 return
+            elif isinstance(self.scanner, PortableScanner):
+                in_vain = min(2 * in_vain + 1, _MAX_IN_VAIN) if status == ODD and self.scanner.rows == rows + 1 else 0
+                for _ in range(in_vain):
+                    if self._start < self._end and not self._read_odd(progress):
+                        return
 
     def _check_proportion(self) -> None:
         check_proportion(
@@ -268,7 +279,8 @@ def scan_all(
     def work(number: int) -> Made:
         return then(number, sources[number], scan(sources[number], progress=progress, workers=workers, **options))
 
-    if len(sources) == 1 or cores == 1 or not has_compiled_scanner():
+    is_small = sum(source.path.stat().st_size for source in sources) < len(sources) * _SMALLEST_FOR_THREAD
+    if len(sources) == 1 or cores == 1 or is_small or not has_compiled_scanner():
         return [work(number) for number in range(len(sources))]
     with ThreadPoolExecutor(min(cores, len(sources))) as pool:
         return list(pool.map(work, range(len(sources))))

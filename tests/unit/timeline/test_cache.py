@@ -22,6 +22,8 @@ from tlkit.timeline.errors import TraceError
 from tlkit.timeline.model.trace import TABLES, Trace
 from tlkit.timeline.read import cache, cache_entries
 from tlkit.timeline.read.args import FileArgs, PlacesLater
+from tlkit.timeline.read.source import Source
+from tlkit.timeline.scanning import scan
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -181,6 +183,21 @@ def lose_a_table(entry: Path) -> None:
 def lose_the_args(entry: Path) -> None:
     path = entry / "args.arrow"
     path.write_bytes(path.read_bytes()[:-64])
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_tables_are_the_same_mapped_or_read(
+    folder: Path, large: Path, monkeypatch: pytest.MonkeyPatch, *, is_local: bool
+) -> None:
+    """And they stay when the entry is removed while they are in use."""
+    first = open_trace(large)
+    monkeypatch.setattr(cache, "is_local", lambda _folder: is_local)
+    found = open_trace(large)
+    assert found.cache_key is not None
+    cache_entries.remove(folder / found.cache_key)
+
+    for name in TABLES:
+        pd.testing.assert_frame_equal(getattr(first, name), getattr(found, name))
 
 
 @pytest.mark.parametrize(
@@ -345,3 +362,30 @@ def test_nothing_is_kept_where_nothing_can_be(
     monkeypatch.setenv("TLKIT_CACHE_DIR", "")
     assert cache.cache_folder() is None
     open_trace(large)
+
+
+def test_args_read_together_are_those_read_alone(tmp_path: Path) -> None:
+    """Of events without args, of some that had to be repaired, and of a file in which they lie far apart."""
+    events = [{"name": "a", "ph": "X", "pid": 0, "tid": 1, "ts": n, "dur": 1, "args": {"n": n}} for n in range(3)]
+    lines = [json.dumps(event) for event in events]
+    lines.insert(1, '{"name": "a", "ph": "X", "pid": 0, "tid": 1, "ts": "7", "dur": 1, "args": {"own": 1}}')
+    lines.insert(2, '{"name": "b", "ph": "X", "pid": 0, "tid": 1, "ts": 8, "dur": 1}')
+    near, far = tmp_path / "near.json", tmp_path / "far.json"
+    near.write_text("[" + ",\n".join(lines) + "]")
+    far.write_text("[" + lines[0] + "," + " " * 2_000_000 + lines[-1] + "]")
+    parts = []
+    for path in (near, far):
+        source = Source(path)
+        found = scan(source)
+        parts.append((source, found, np.arange(len(found))))
+    args = FileArgs.of_events(parts)
+
+    assert args.together() == args[:]
+    assert [json.loads(text) for text in args[:] if text] == [
+        {"n": 0},
+        {"own": 1},
+        {"n": 1},
+        {"n": 2},
+        {"n": 0},
+        {"n": 2},
+    ]

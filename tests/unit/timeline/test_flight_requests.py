@@ -86,3 +86,22 @@ def test_a_file_of_another_user_is_no_request(tmp_path: Path, monkeypatch: pytes
     clock.now_s = 1.0
     assert rank.look() == ""
     assert (tmp_path / LISTENS).exists()
+
+
+def test_a_request_that_fails_leaves_nothing_and_hinders_no_other(tmp_path: Path) -> None:
+    """Neither one that could not be put in its place, nor one whose writer died while it wrote."""
+    (tmp_path / REQUEST).mkdir()
+    with pytest.raises(OSError):
+        request_dump(tmp_path, "no room for it")
+    (tmp_path / REQUEST).rmdir()
+    assert list(tmp_path.iterdir()) == []
+
+    dead = tmp_path / f"{REQUEST}.{os.getpid()}"
+    dead.write_text("half")
+    request_dump(tmp_path, "loss is nan")
+    assert (tmp_path / REQUEST).read_text() == "loss is nan"
+    rank = Requests(tmp_path, Clock())
+    assert [path.name for path in tmp_path.iterdir()] == [LISTENS]
+    dead.write_text("half")
+    rank.stop()
+    assert list(tmp_path.iterdir()) == []

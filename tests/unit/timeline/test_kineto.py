@@ -49,7 +49,9 @@ def test_real_traces_have_the_spans_that_their_json_has(real_traces: Callable[[s
         if nccl:
             assert int(trace.collectives["dur_ns"].sum()) == sum(round(event["dur"] * 1000) for event in nccl)
         steps = [e for e in events if e["name"].startswith("ProfilerStep") and e["cat"] == "user_annotation"]
-        assert len(trace.steps) == len(steps)
+        begins = sorted(e["ts"] for e in events if not e["name"].startswith("ProfilerStep"))
+        full = [e for e in steps if np.searchsorted(begins, e["ts"]) < np.searchsorted(begins, e["ts"] + e["dur"])]
+        assert len(trace.steps) == len(full)
         assert Counter(trace.spans["name"]) == Counter(event["name"] for event in events)
 
 
@@ -115,6 +117,21 @@ def test_files_of_the_same_rank_are_refused(tmp_path: Path) -> None:
         kineto_like.write(tmp_path / f"{name}.json", 100_000)
     with pytest.raises(TraceError, match="all of rank 0"):
         open_trace(tmp_path)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_the_step_that_the_end_of_the_recording_cuts_off_is_none(tmp_path: Path, is_empty: bool) -> None:
+    """The profiler begins another step when one has ended; without an event in it there was none."""
+    spans = [("user_annotation", "ProfilerStep#4", 0, 900), ("cpu_op", "aten::mm", 100, 700)]
+    spans += [("user_annotation", "ProfilerStep#5", 910, 5)] + ([] if is_empty else [("cpu_op", "aten::mm", 911, 3)])
+    events = [
+        {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": at, "dur": dur, "args": {}}
+        for category, name, at, dur in spans
+    ]
+    (tmp_path / "t.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    steps = open_trace(tmp_path / "t.json").steps
+
+    assert steps["step"].tolist() == ([4] if is_empty else [4, 5])
 
 
 def test_a_job_without_communication_is_told(tmp_path: Path) -> None:

@@ -178,6 +178,20 @@ def test_whatever_is_cut_off_it_is_one_clear_error_or_reads(tmp_path: Path) -> N
     assert "refused" in outcomes
 
 
+def test_a_damaged_name_of_a_table_is_one_clear_error(tmp_path: Path) -> None:
+    """What sqlite says of it has bytes of the file in it that are no text."""
+    write_old_export(tmp_path / "whole.sqlite")
+    content = (tmp_path / "whole.sqlite").read_bytes()
+    damaged = content.replace(b"ThreadNamesThreadNames", b"Thread\xb2amesThreadNames").replace(
+        b"CREATE TABLE ThreadNames (nameId", b"CREATE TABLE ThreadNames )nameId"
+    )
+    assert b"Thread\xb2ames" in damaged
+    assert b"ThreadNames )" in damaged
+    (tmp_path / "damaged.sqlite").write_bytes(damaged)
+    with pytest.raises(TraceError, match=r"is damaged or no .*the name of a table is no text"):
+        open_trace(tmp_path / "damaged.sqlite", use_cache=False)
+
+
 def test_another_database_is_refused(tmp_path: Path) -> None:
     """sqlite, but not of Nsight."""
     database = sqlite3.connect(tmp_path / "other.sqlite")

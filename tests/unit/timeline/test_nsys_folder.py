@@ -87,3 +87,21 @@ def test_text_where_a_time_has_to_be_is_one_line(tmp_path: Path) -> None:
     )
     with pytest.raises(TraceError, match="in its table NVTX_EVENTS, row 1, start is 'soon'"):
         open_trace(tmp_path)
+
+
+def test_ranges_without_a_wait_or_a_device_are_a_trace(tmp_path: Path) -> None:
+    """Nothing but ranges of a program that communicates in no way that is known."""
+    ranges = {
+        "start": [10, 40],
+        "end": [30, 60],
+        "eventType": [59, 59],
+        "text": ["load", "compute"],
+        "globalTid": [1 << 24, 1 << 24],
+    }
+    pq.write_table(pa.table(ranges), tmp_path / "NVTX_EVENTS.parquet")
+    spans = open_trace(tmp_path, use_cache=False).spans
+
+    assert list(zip(spans["name"], spans["start_ns"], spans["dur_ns"], strict=True)) == [
+        ("load", 0, 20),
+        ("compute", 30, 20),
+    ]

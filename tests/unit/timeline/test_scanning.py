@@ -337,3 +337,33 @@ def test_what_is_repaired_quickly_is_what_is_repaired_slowly(fields: dict[str, s
     quick = odd._of_loose(text.encode())
     if quick is not None:
         assert quick == odd._from_fields(json.loads(text))
+
+
+@pytest.mark.parametrize("number", ["1e3", "1.0"])
+def test_odd_events_in_a_row_are_not_decoded_again_and_again(
+    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not each with all that follows it, and what is as it should be among them is found again."""
+    odd_lines = [
+        f'{{"name": "a", "ph": "X", "pid": {number}, "tid": 1, "ts": {n}, "dur": 1, "args": {{"n": {n}}}}}'
+        for n in range(1500)
+    ]
+    sound = ['{"name": "b", "ph": "X", "pid": 2, "tid": 1, "ts": 7, "dur": 1}'] * 100
+    path = tmp_path / "t.json"
+    path.write_text("[" + ",\n".join([*odd_lines, *sound, *odd_lines]) + "]")
+    decoded: list[int] = []
+    real = portable.PortableScanner._take
+
+    def counted(self: portable.PortableScanner, piece: bytes, base: int) -> None:
+        decoded.append(len(piece))
+        real(self, piece, base)
+
+    monkeypatch.setattr(portable.PortableScanner, "_take", counted)
+    source = Source(path)
+    events = scan(source, compiled=False)
+
+    assert sum(decoded) < 20 * path.stat().st_size
+    assert source.dropped == {"repaired": 3000}
+    assert len(events) == 3100
+    for compiled in kinds:
+        assert read(path, compiled=compiled) == read(path, compiled=False)

@@ -14,6 +14,8 @@ from tlkit.collector.model.cpu_time import CpuTime, read_cpu_time
 from tlkit.collector.model.host_load import HostLoad, find_host_load
 from tlkit.collector.model.steps import find_steps
 from tlkit.timeline import open_trace
+from tlkit.timeline.formats import tlkit_sums
+from tlkit.timeline.model.step_loads import LOADS
 from tlkit.timeline.model.step_sums import PARTS, WAIT
 from tlkit.timeline.record.sampled_format import NO_STEP, SampledFormat, Sampling
 from tlkit.timeline.record.shard_format import Call, ShardClock, ShardFormat, ShardHeader, TensorLife
@@ -301,3 +303,53 @@ def test_a_load_without_sense_is_unknown(tmp_path: Path, load: Any) -> None:
     assert len(trace.steps) == 5
     assert set(trace.sums["process_ran_ns"]) == {-1}
     assert not read_cpu_time(trace, find_steps(trace, warm_up=0)).is_known
+
+
+NUMBERS = st.integers(0, 50) | st.sampled_from([-1, 2**46, 2**70, 1.5, "7", "x", None, True])
+ROWS = st.lists(
+    st.lists(st.integers(0, 50), min_size=4, max_size=4).map(lambda row: [row[0], sum(row), *row[2:]]),
+    min_size=1,
+    max_size=4,
+)
+METERED = ["data", "forward", "backward", "optimizer", "other"]
+
+
+@st.composite
+def told_steps(draw: st.DrawFn) -> dict[str, Any]:
+    """The args of an event: as they should be, or with something that is not."""
+    rows: Any = draw(ROWS)
+    args: dict[str, Any] = {"first": draw(st.integers(0, 9)), "parts": ["forward", "optimizer"], "us": rows}
+    if draw(st.booleans()):
+        width = draw(st.sampled_from([6, 6, 11]))
+        load = [[draw(st.integers(0, 9))] * width for _ in range(draw(st.sampled_from([len(rows)] * 4 + [1])))]
+        args["load"] = {"unit_us": draw(st.sampled_from([4, 4, 4, 0, 8])), "parts": METERED, "rows": load}
+    damage = draw(st.sampled_from(["", "", "", "", "number", "row", "parts", "us", "first", "load"]))
+    if damage == "number":
+        rows[draw(st.integers(0, len(rows) - 1))][draw(st.integers(0, 3))] = draw(NUMBERS)
+    elif damage == "row":
+        rows.append(draw(st.lists(NUMBERS, max_size=5) | NUMBERS))
+    elif damage:
+        args[damage] = draw(st.sampled_from([[], {}, None, "x", 3, ["forward"], ["x", "forward"]]))
+    return args
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), told_steps()), max_size=4))
+def test_events_are_read_together_as_they_are_alone(told: list[tuple[int, dict[str, Any]]]) -> None:
+    """Whatever is damaged in them, and whichever tell what the threads got of their processors."""
+    *alone, bad = tlkit_sums._read_each(told)
+    sums, bad_together = tlkit_sums.read_sums(told)
+    numbers, table, load = alone
+
+    assert bad_together == bad
+    assert sums["step"].tolist() == numbers.tolist()
+    together = [sums[name].tolist() for name in ("start_ns", "end_ns", *(f"{part}_ns" for part in PARTS), *LOADS)]
+    assert together == [column.tolist() for column in (*table.T, *load.T)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), ROWS), min_size=1, max_size=4))
+def test_a_sound_shard_is_read_at_once(told: list[tuple[int, list[list[int]]]]) -> None:
+    """Not event by event: of a thousand ranks that would take most of the time."""
+    parts = ["forward", "optimizer"]
+    assert (
+        tlkit_sums._read_alike([(at_ns, {"first": 0, "parts": parts, "us": rows}) for at_ns, rows in told]) is not None
+    )
