@@ -1,10 +1,19 @@
 """What recording costs: step time with the timeline on against off, in turn, in one job.
 
     python benchmarks/recording.py            # two ranks: the samples' CNN and transformer, and 400 tiny tensors
+    python benchmarks/recording.py --level steps --ranks 1 --pairs 200 --steps 10       # sums only, enough pairs to be sure
 
 Both states alternate in blocks of steps, so that whatever else the machine does falls on both; a ratio is taken for every pair
 of neighbouring blocks.  Off means HOROVOD_TIMELINE=DYNAMIC without a started timeline.  `--threads` tells to which thread the
 time is added, by the kernel's own count of each.
+
+A machine that others use makes steps longer, in processor time, too, and never shorter.  So beside the median of all pairs there
+is the floor: what a step costs in the quietest tenth of the blocks, on against off.  Both come with an interval that holds the
+true value 95 times of 100, from drawing as many pairs again: a ratio is proven where the whole interval is below it.  One
+rank alone waits for nobody; of two the time for which they look for each other's bytes is counted, too.
+
+Where a share is smaller than what this resolves, `--model bare` has a step that is next to nothing but what is done once a step:
+what is added to it in microseconds is added to the same rank's step of any model, as long as single tensors are not recorded.
 """
 
 import argparse
@@ -18,10 +27,17 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 MODELS = ("cnn", "transformer", "tiny")
+CHOICES = (*MODELS, "bare")
+#: Blocks that the machine left alone.
+QUIET_SHARE = 0.1
+RESAMPLES = 2000
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -40,6 +56,8 @@ def build(name: str) -> tuple[Any, Any]:
         from cnn import Network  # noqa: PLC0415
 
         return Network(), torch.randn(16, 3, 32, 32)
+    if name == "bare":
+        return torch.nn.Linear(1, 1), torch.randn(1, 1)
 
     class Tiny(torch.nn.Module):
         """400 tensors with next to nothing to compute: what a step costs is what is done for each tensor."""
@@ -73,6 +91,43 @@ def added_us(times: list[tuple[Any, Any]]) -> dict[str, float]:
         for name in threads
     }
     return {name: round(1e6 * seconds, 1) for name, seconds in added.items()}
+
+
+def interval(
+    pairs: list[tuple[float, float]], figure: Callable[[np.ndarray], float], resamples: int = RESAMPLES
+) -> list[float]:
+    """Between which bounds a figure lies, 95 times of 100: bootstrap over the pairs.
+
+    Args:
+        pairs: off and on of each.
+        figure: of float[pair, 2].
+    """
+    table = np.array(pairs)
+    dice = np.random.default_rng(1)
+    drawn = [figure(table[dice.integers(0, len(table), len(table))]) for _ in range(resamples)]
+    return [round(float(bound), 4) for bound in np.quantile(drawn, [0.025, 0.975])]
+
+
+def median_ratio(table: np.ndarray) -> float:
+    """The median of the pairs' ratios."""
+    return float(np.median(table[:, 1] / table[:, 0]))
+
+
+def floor_ratio(table: np.ndarray) -> float:
+    """What the quietest tenth of the blocks costs, on against off."""
+    off, on = np.quantile(table, QUIET_SHARE, axis=0)
+    return float(on / off)
+
+
+def median_added_us(table: np.ndarray) -> float:
+    """The median of the pairs' differences, from seconds."""
+    return 1e6 * float(np.median(table[:, 1] - table[:, 0]))
+
+
+def floor_added_us(table: np.ndarray) -> float:
+    """What the quietest tenth of the blocks costs more, from seconds."""
+    off, on = np.quantile(table, QUIET_SHARE, axis=0)
+    return 1e6 * float(on - off)
 
 
 def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:
@@ -119,14 +174,15 @@ def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:
         print("RESULT " + json.dumps({"times": times, "tensors": len(list(model.parameters()))}), flush=True)
 
 
-def measure(name: str, pairs: int, steps: int) -> dict[str, Any]:
+def measure(name: str, pairs: int, steps: int, ranks: int, level: str) -> dict[str, Any]:
     """Run the job for one model and sum it up."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["--rank", "--model", name, "--pairs", str(pairs), "--steps", str(steps), "--folder", folder]
-        launcher = [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", "2"]
+        launcher = [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", str(ranks)]
+        environment = {**os.environ, "HOROVOD_TIMELINE": "DYNAMIC", "PYTHONPATH": str(REPOSITORY)}
         done = subprocess.run(
             [*launcher, sys.executable, __file__, *arguments],
-            env={**os.environ, "HOROVOD_TIMELINE": "DYNAMIC", "PYTHONPATH": str(REPOSITORY)},
+            env=environment | ({"HOROVOD_TIMELINE_LEVEL": level} if level == "steps" else {}),
             capture_output=True,
             text=True,
             check=False,
@@ -138,6 +194,7 @@ def measure(name: str, pairs: int, steps: int) -> dict[str, Any]:
         texts = [path.read_bytes() for path in Path(folder).iterdir()]
     wall = [on[0] / off[0] for off, on in result["times"]]
     cpu = [on[1] / off[1] for off, on in result["times"]]
+    cpu_pairs = [(off[1], on[1]) for off, on in result["times"]]
     events = sum(text.count(b"\n") - 2 for text in texts)
     return {
         "model": name,
@@ -148,18 +205,27 @@ def measure(name: str, pairs: int, steps: int) -> dict[str, Any]:
         "wall_quartiles": [round(bound, 4) for bound in statistics.quantiles(wall, n=4)[::2]],
         "cpu_ratio": round(statistics.median(cpu), 4),
         "cpu_quartiles": [round(bound, 4) for bound in statistics.quantiles(cpu, n=4)[::2]],
+        "cpu": {
+            statistic.__name__: {
+                "is": round(statistic(np.array(cpu_pairs)), 4),
+                "interval": interval(cpu_pairs, statistic),
+            }
+            for statistic in (median_ratio, floor_ratio, median_added_us, floor_added_us)
+        },
         "added_us": added_us(result["times"]),
         "bytes_per_event": round(sum(map(len, texts)) / events, 1),
-        "events_per_step_and_rank": round(events / (2 * pairs * (steps + 2))),
+        "events_per_step_and_rank": round(events / (ranks * pairs * (steps + 2))),
     }
 
 
 def main() -> None:
     """Print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=MODELS, help="only this model")
+    parser.add_argument("--model", choices=CHOICES, help="only this model")
     parser.add_argument("--pairs", type=int, default=25, help="pairs of blocks (default 25)")
     parser.add_argument("--steps", type=int, default=20, help="steps in a block (default 20)")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks (default 2)")
+    parser.add_argument("--level", choices=("all", "steps"), default="all", help="steps: HOROVOD_TIMELINE_LEVEL=steps")
     parser.add_argument("--threads", action="store_true", help="print what is added to which thread")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
@@ -169,7 +235,7 @@ def main() -> None:
         rank_main(arguments.model, arguments.pairs, arguments.steps, arguments.folder)
         return
     models = [arguments.model] if arguments.model else list(MODELS)
-    rows = [measure(name, arguments.pairs, arguments.steps) for name in models]
+    rows = [measure(name, arguments.pairs, arguments.steps, arguments.ranks, arguments.level) for name in models]
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return
@@ -185,6 +251,8 @@ def main() -> None:
             f"{row['model']:12} {row['tensors']:7} {row['off_ms']:7} {row['on_ms']:7}  {ratios}  "
             f"{row['bytes_per_event']:11} {row['events_per_step_and_rank']:12}"
         )
+        for name, found in row["cpu"].items():
+            print(f"  CPU, {name}: {found['is']:.4g} (95 %: {found['interval'][0]:.4g} to {found['interval'][1]:.4g})")
         if arguments.threads:
             print("  " + ", ".join(f"{name} {added:+} us a step" for name, added in row["added_us"].items()))
 

@@ -141,7 +141,7 @@ def analyze(
     """
     trace = source if isinstance(source, Trace) else open_trace(source, progress=progress)
     if ranks is not None:
-        trace = _of_ranks(trace, ranks)
+        trace = of_ranks(trace, ranks)
     found = find_steps(trace, warm_up=warm_up, selected=steps)
     if steps is not None and not found.count:
         raise UsageError(f"--steps {steps[0]}:{steps[1]}: this trace does not contain these steps")
@@ -206,9 +206,14 @@ def _blame(facts: Facts) -> pd.DataFrame:
     return blame_of_parts(facts.steps, facts.breakdown) if facts.is_of_parts else find_blame(facts.graph)
 
 
-def _of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
+def of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
+    """A trace of some of its ranks.
+
+    Raises:
+        UsageError: it lacks one of them.
+    """
     missing = sorted(set(ranks) - set(trace.meta.ranks))
     if missing:
         raise UsageError(f"--ranks: this trace has ranks {list(trace.meta.ranks)}, not {missing}")
     kept = {name: getattr(trace, name)[getattr(trace, name)["rank"].isin(ranks)] for name in TABLES}
-    return replace(trace, meta=replace(trace.meta, ranks=tuple(sorted(set(ranks)))), **kept)
+    return replace(trace, meta=replace(trace.meta, ranks=tuple(sorted(set(ranks)))), cache_key=None, **kept)

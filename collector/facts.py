@@ -12,6 +12,8 @@ from .model.breakdown import IDLE, Breakdown
 from .model.cpu_time import CpuTime
 from .model.device import Device, find_device
 from .model.graph import ON_OPERATION, Graph
+from .model.host_load import HostLoad, find_host_load
+from .model.loading import Loading, find_loading
 from .model.starvation import are_all_starved, without_starvation
 from .model.steps import Steps
 from .predict.change import Change, removed
@@ -74,6 +76,24 @@ class Facts:
     def mean_step_ns(self) -> float:
         """Mean step of the job."""
         return float(self.steps.job_ns.mean()) if self.steps.count else 0.0
+
+    @cached_property
+    def host_load(self) -> HostLoad | None:
+        """Who had the cores over the analysed steps, where that was recorded."""
+        return find_host_load(self.trace, self.steps)
+
+    @cached_property
+    def loading(self) -> Loading:
+        """Batches that workers made, and the waits for them."""
+        if self.graph is not None and not self.is_of_parts:  # which needed them
+            return self.graph.loading
+        return find_loading(self.trace, self.steps)
+
+    @cached_property
+    def end_ns(self) -> int:
+        """When the last span ends."""
+        spans = self.trace.spans
+        return int((spans["start_ns"].to_numpy() + spans["dur_ns"].to_numpy()).max()) if len(spans) else 0
 
     @cached_property
     def device(self) -> Device | None:
@@ -150,8 +170,10 @@ class Facts:
         """Rows whose `start_ns` falls into an analysed step of their rank."""
         keep = np.zeros(len(table), dtype=bool)
         rank, start = table["rank"].to_numpy(), table["start_ns"].to_numpy()
-        for row, number in enumerate(self.ranks):
-            mine = np.flatnonzero(rank == number)
+        order = np.argsort(rank, kind="stable")
+        bounds = np.searchsorted(rank[order], [*self.ranks, *(number + 1 for number in self.ranks)])
+        for row in np.flatnonzero(np.diff(bounds.reshape(2, -1), axis=0)[0]).tolist():
+            mine = order[bounds[row] : bounds[len(self.ranks) + row]]
             position = np.searchsorted(self.steps.start_ns[row], start[mine], side="right") - 1
             inside = position >= 0
             inside[inside] = start[mine][inside] < self.steps.end_ns[row][position[inside]]

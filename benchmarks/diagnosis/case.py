@@ -24,6 +24,8 @@ class Case:
     clean_only: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     """For the faulty run only."""
+    transport: str = ""
+    """HOROVOD_CPU_OPERATIONS of both runs; empty for the default."""
     limit: str | None = None
     """Two hosts; the arguments of `tc qdisc add` for the faulty run."""
     ddp: str = ""
@@ -51,7 +53,10 @@ class Case:
             recorder=self.ddp or "hvd",
             script=self.script,
             arguments=("--steps", str(steps), *fault, *self.arguments, *only),
-            environment=self.environment if is_faulty else {},
+            environment={
+                **({"HOROVOD_CPU_OPERATIONS": self.transport} if self.transport else {}),
+                **(self.environment if is_faulty else {}),
+            },
             limit=self.limit if is_faulty or self.limit is None else "",
             has_load=self.has_load,
         )

@@ -28,6 +28,7 @@ def _case(
     environment: dict[str, str] | None = None,
     arguments: tuple[str, ...] = (),
     has_load: bool = False,
+    transport: str = "",
 ) -> Case:
     """A script, with its fault on rank `on` or on all."""
     is_healthy = class_ == "healthy"
@@ -41,6 +42,7 @@ def _case(
         arguments=arguments,
         faulty_only=faulty,
         environment=environment or {},
+        transport=transport,
         ddp="" if recorder == "hvd" else recorder,
         size=size,
         also=also,
@@ -84,7 +86,9 @@ REDUCTIONS = (
         ("many-small-collectives",),
         environment={"HOROVOD_FUSION_THRESHOLD": "0"},
         arguments=("--steps", "25"),
+        transport="gloo",  # through shared memory a collective costs little more than a tensor in a fused one
     ),
+    # Through shared memory, as by default: 26 MB a step are most of these steps all the same.
     _case("a dense embedding", "dense_embedding", "communication", ("oversize-gradient", "bandwidth-bound")),
     _case("a dense embedding, recorded DDP", "dense_embedding", "communication", recorder="instrument"),
     _case(
@@ -137,4 +141,31 @@ HEALTHY = (
     _case("sharded", "sharded", "healthy", recorder="instrument"),
     _case("one rank has more data", "longer_dataset", "healthy"),
 )
-FRESH_CASES = HOOKS + REDUCTIONS + LOOPS + DATA + RANKS + HEALTHY
+HABITS = (
+    _case("a locked log on a shared disk", "file_lock", "compute", (*_WHERE, "slow-host-code", "unexplained"), TWO),
+    _case("a second loader without workers", "two_loaders", "data", ("no-workers", "slow-loader", "unexplained")),
+    _case("rows from a slow server", "streamed_rows", "data", _LOADER),
+    _case("anomaly detection", "anomaly_detection", "compute", (), TWO, recorder="instrument"),
+    _case("anomaly detection on rank 1", "anomaly_detection", "straggler", (), (1,), on=1),
+    _case("the best weights, often", "best_so_far", "compute", (*_WHERE, "checkpoint-stall"), TWO),
+    _case("the best weights, often, on rank 0", "best_so_far", "straggler", (), (0,), recorder="instrument", on=0),
+    _case("parameters broadcast again and again", "broadcast_often", "communication"),
+    _case("predictions gathered in each step", "gathered_predictions", "communication", also=("compute",)),
+    _case("twice the batch on rank 1", "larger_batches", "straggler", (), (1,), on=1),
+    _case(
+        "twice the batch on rank 2 of 3", "larger_batches", "straggler", (), (2,), recorder="instrument", on=2, size=3
+    ),
+    _case(
+        "garbage collected by hand", "garbage", "compute", (*_WHERE, "garbage-collection"), TWO, recorder="instrument"
+    ),
+    _case("an optimizer in Python", "optimizer_in_python", "compute", (), TWO),
+    _case(
+        "an optimizer in Python on rank 0", "optimizer_in_python", "straggler", (), (0,), recorder="instrument", on=0
+    ),
+    _case("a batch sampler that sorts", "sorted_by_length", "data", (), recorder="instrument", also=("compute",)),
+    _case("validation on all ranks", "validation", "compute", _WHERE, TWO),
+    _case("validation on all ranks, recorded DDP", "validation", "compute", _WHERE, TWO, recorder="instrument"),
+    _case("the largest gradients only", "top_gradients", "compute", (), TWO),
+    _case("the largest gradients only, on rank 1", "top_gradients", "straggler", (), (1,), recorder="instrument", on=1),
+)
+FRESH_CASES = HOOKS + REDUCTIONS + LOOPS + DATA + RANKS + HEALTHY + HABITS

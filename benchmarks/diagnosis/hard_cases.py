@@ -69,6 +69,7 @@ EVERYWHERE = (
     Case("interpreter's lock held everywhere", "gil:ms=30", "compute", (), TWO),
     Case("calls that hold the interpreter's lock on rank 0", "gil-call:rank=0,ms=50", "straggler", (), (0,)),
 )
+#: Metrics, small objects and barriers cost agreement, whatever the transport.
 CALLS = (
     Case("fifteen metrics", "metrics:count=15", "communication", (), TWO),
     Case("metrics every tenth step", "metrics:count=150,every=10", "communication", (), TWO),
@@ -78,7 +79,8 @@ CALLS = (
     Case("twenty barriers each step", "barrier:count=20", "communication", (), TWO),
     # Costs nothing: a rank that waits has its request sent at once.
     Case("a cycle time of 50 ms", "none", "healthy", environment={"HOROVOD_CYCLE_TIME": "50"}),
-    Case("two huge tensors", "two-huge", "communication", ("oversize-gradient",), TWO),
+    # Moving the bytes is the fault: through shared memory updating them takes as long.
+    Case("two huge tensors", "two-huge", "communication", ("oversize-gradient",), TWO, transport="gloo"),
 )
 OTHER_LOAD = (
     Case("none, four ranks", "none", "healthy", arguments=_SMALL, size=4),

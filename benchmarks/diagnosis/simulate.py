@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from simulator.cases import MIXTURE, Case, class_of, make_case
+from simulator.cases import MIXTURE, TWO, Case, class_of, make_case
 from simulator.fault_kinds import KINDS
 from simulator.horovod import write_horovod
 from simulator.kineto import write_kineto
@@ -56,12 +56,12 @@ def truth_of(case: Case) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", type=int)
-    parser.add_argument("--only", default="", metavar="KIND", help="a kind of fault, or healthy")
+    parser.add_argument("--only", default="", metavar="KIND", help="a kind of fault, healthy, or two (faults at once)")
     parser.add_argument("--format", default="tlkit", choices=(*MIXTURE, "mixed"))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     args = parser.parse_args()
-    if args.only and args.only not in {"healthy", *KINDS}:
-        parser.error(f"--only {args.only}: the kinds are healthy, {', '.join(KINDS)}")
+    if args.only and args.only not in {"healthy", TWO, *KINDS}:
+        parser.error(f"--only {args.only}: the kinds are healthy, {TWO}, {', '.join(KINDS)}")
     case = make_case(args.seed, args.only, args.format)
     args.out.mkdir(parents=True, exist_ok=True)
     write_case(case, args.out / "trace")

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from simulate import truth_of, write_case
-from simulator.cases import MIXTURE, Case, make_case
+from simulator.cases import MIXTURE, TWO, Case, make_case
 from simulator.fault_kinds import KINDS
 from simulator.judging import Found, Verdict, as_found, judge
 
@@ -176,15 +176,15 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", metavar="KIND", help="a kind of fault, or healthy")
+    parser.add_argument("--only", default="", metavar="KIND", help="a kind of fault, healthy, or two (faults at once)")
     parser.add_argument("--format", default="tlkit", choices=(*MIXTURE, "mixed"))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and all verdicts")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the traces of cases that are wrong")
     parser.add_argument("--replay-seed", type=int, metavar="N", help="this case alone, in full")
     args = parser.parse_args()
-    if args.only and args.only not in {"healthy", *KINDS}:
-        parser.error(f"--only {args.only}: the kinds are healthy, {', '.join(KINDS)}")
+    if args.only and args.only not in {"healthy", TWO, *KINDS}:
+        parser.error(f"--only {args.only}: the kinds are healthy, {TWO}, {', '.join(KINDS)}")
     if args.cases < 1 or args.workers < 1:
         parser.error("--cases and --workers have to be at least 1")
     return args

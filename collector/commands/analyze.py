@@ -10,10 +10,11 @@ from ...timeline.commands.arguments import Parser, for_a_reader, parse_range, pa
 from ...timeline.commands.console import make_console
 from ...timeline.commands.progress import ProgressBar
 from ...timeline.errors import UsageError
-from ..analysis import Analysis, analyze
+from ..analysis import Analysis
 from ..compare.baseline import check_change, is_relative, read_baseline
 from ..compare.gate import check
 from ..compare.scaling import scaling
+from ..kept import analyze_kept
 from ..predict.what_if import FORMS, predict
 from ..reports.html import to_html
 from ..reports.markdown import to_markdown
@@ -95,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("--warm-up is a number of steps, 0 or more")
     steps, ranks = parse_range("--steps", arguments.steps), parse_ranks(arguments.ranks)
     with ProgressBar() as bar:
-        analysis = analyze(
+        analysis = analyze_kept(
             arguments.trace,
             warm_up=arguments.warm_up,
             steps=steps,
@@ -104,7 +105,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     predictions = [predict(analysis.facts, changes.split(",")) for changes in arguments.what_if]
     status = _judge(analysis, arguments.fail_on, arguments.baseline)
-    scaled = None if arguments.single is None else scaling(analysis, analyze(arguments.single))
+    scaled = None if arguments.single is None else scaling(analysis, analyze_kept(arguments.single))
     summary = summarize(analysis, predictions, scaled)
     files = analysis.trace.meta.files
     if arguments.html is not None:

@@ -14,9 +14,10 @@ from ...timeline.commands.arguments import Parser, clean, for_a_reader, run_comm
 from ...timeline.commands.console import make_console
 from ...timeline.commands.progress import ProgressBar
 from ...timeline.errors import UsageError
-from ..analysis import Analysis, analyze
+from ..analysis import Analysis
 from ..compare.runs import Comparison, compare, make_diff
 from ..compare.series import Ratio
+from ..kept import analyze_kept
 from ..model.words import milliseconds
 from .output import write_text
 
@@ -94,7 +95,7 @@ def _share(text: str | None) -> float | None:
 
 def _analyse(source: str) -> Analysis:
     with ProgressBar() as bar:
-        analysis = analyze(source, progress=bar.update)
+        analysis = analyze_kept(source, progress=bar.update)
     if not analysis.facts.steps.count:
         raise UsageError(f"{source}: it contains no steps to compare")
     return analysis

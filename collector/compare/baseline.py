@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from ...timeline.errors import UsageError
-from ..analysis import Analysis, analyze
+from ..analysis import Analysis
+from ..kept import analyze_kept
 from ..model.breakdown import PARTS
 from ..model.step_times import step_times
 from ..reports.report import SCHEMA, make_report
@@ -51,7 +52,7 @@ def read_baseline(path: str) -> Baseline:
     """
     report = _report_in(Path(path))
     if report is None:
-        report = make_report(analyze(path))
+        report = make_report(analyze_kept(path))
     try:
         steps = report["steps"]
         durations = np.array(steps["durations_ns"], dtype=float)

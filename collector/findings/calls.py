@@ -36,23 +36,23 @@ class _Words:
 _WORDS: Final = {
     "user": _Words(
         "blocking-calls",
-        "blocking collectives of its own",
+        "blocking collective{s} of its own",
         "Average what is measured with one call (put the numbers into one tensor), every 50 steps, or with async_op and a wait "
         "when the numbers are printed.",
     ),
     "object": _Words(
         "object-collectives",
-        "collectives of Python objects (a pickle and at least two collectives each)",
+        "collective{s} of Python objects (a pickle and at least two collectives each)",
         "Send objects once, before training, or every 50 steps; what changes in every step is quicker as a tensor.",
     ),
     "barrier": _Words(
         "barriers",
-        "barriers",
+        "barrier{s}",
         "Take the barriers out: the gradients' own reduction keeps the ranks together.",
     ),
     "parameters": _Words(
         "repeated-broadcasts",
-        "broadcasts of parameters or buffers",
+        "broadcast{s} of parameters or buffers",
         "Broadcast parameters once, before training; DDP: broadcast_buffers=False if the buffers need not be the same.",
     ),
 }
@@ -87,6 +87,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     usual = float(np.median(by_step[by_step > 0]))
     places = sorted({operations.where[row] for row in np.flatnonzero(mine).tolist()} - {""})
     lines = f" ({', '.join(shorten(place, 60) for place in places[:MAX_PLACES])})" if places else ""
+    count = round(usual)
     return Finding(
         class_="communication",
         cause=words.cause,
@@ -107,7 +108,8 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
         },
         remedy=words.remedy,
         sentence=(
-            f"The training calls {usual:.0f} {words.what} {pattern.words}{lines} and waits for each: "
+            f"The training calls {count} {words.what.format(s='' if count == 1 else 's')} {pattern.words}{lines} and waits for "
+            f"{'it' if count == 1 else 'each'}: "
             f"{milliseconds(outcome.mean_saved_ns)} of each {milliseconds(facts.mean_step_ns)} step."
         ),
     )

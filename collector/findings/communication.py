@@ -12,7 +12,7 @@ from ..model.arrays import Floats
 from ..model.breakdown import IDLE
 from ..model.words import milliseconds, shorten
 from ..predict.change import ByOperation, Change
-from .base import OF_MODEL, Finding, accumulation
+from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
 from .callers import GATHERED, PARAMETERS, called_by_user, is_called_by_user
 from .framework_words import Advice, advise, is_of_strategy
 from .transport import TIME_SLICE_NS, lacks_cores, others_take_cores
@@ -52,7 +52,9 @@ class ExposedCommunication:
         # Where other programs have the cores, whoever has to agree waits for one first.
         is_own = facts.trace.meta.runtime != "torch" and not others_take_cores(facts)
         if asking.mean() >= MIN_RATIO * step_ns and is_own:
-            findings += _negotiation(facts, asking)
+            findings += _negotiation(facts, asking, by_all=True)
+        elif is_own and not lacks_cores(facts):
+            findings += _negotiation(facts, _agreeing(facts), by_all=False)
         return findings
 
 
@@ -64,6 +66,12 @@ def _asking(facts: Facts) -> Floats:
     if not facts.breakdown.on_device:
         asking = asking + facts.on_critical_rank(IDLE)
     return asking
+
+
+def _agreeing(facts: Facts) -> Floats:
+    """Time in which ranks wait for agreement, their mean: the rank that coordinates learns at once what the others wait for."""
+    waiting: Floats = facts.part(str(Category.NEGOTIATE)).astype(float).mean(axis=0)
+    return waiting
 
 
 def _moving_bytes(facts: Facts, moving_ns: Floats) -> list[Finding]:
@@ -275,17 +283,25 @@ def _biggest_tensor(facts: Facts) -> tuple[str, float] | None:
     return shorten(str(tensors["name"].iloc[position])), float(tensors["nbytes"].iloc[position])
 
 
-def _negotiation(facts: Facts, asking_ns: Floats) -> list[Finding]:
-    """Even the slowest rank waits for the coordinator, or for its turn."""
+def _negotiation(facts: Facts, asking_ns: Floats, *, by_all: bool) -> list[Finding]:
+    """The ranks wait for the coordinator, or for their turn.
+
+    Args:
+        asking_ns: for how long, float[step].
+        by_all: whether even the slowest rank does; else quicker agreement has to gain what is worth a change.
+    """
     step_ns = facts.mean_step_ns
     assert facts.replay is not None
+    if asking_ns.mean() < MIN_RATIO * step_ns:
+        return []
     took = facts.replay.costs.negotiation_ns
     # Where cores lack, whoever has to agree waits for one first.
     good_ns = TIME_SLICE_NS if lacks_cores(facts) else GOOD_NEGOTIATION_NS
     quick = np.minimum(1.0, good_ns / np.maximum(took, 1.0))
     outcome = facts.outcome(Change(negotiation=quick))
-    if outcome.gain < MIN_RATIO / 2:
+    if outcome.gain < (MIN_RATIO / 2 if by_all else WORTH_RATIO):
         return []
+    who = "Even the slowest rank waits" if by_all else "Ranks wait (mean)"
     return [
         Finding(
             class_="communication",
@@ -300,7 +316,7 @@ def _negotiation(facts: Facts, asking_ns: Floats) -> list[Finding]:
                 "Negotiate sooner: lower HOROVOD_CYCLE_TIME; leave a core to the runtime's threads (fewer OMP_NUM_THREADS)."
             ),
             sentence=(
-                f"Even the slowest rank waits {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step "
+                f"{who} {milliseconds(float(asking_ns.mean()))} of each {milliseconds(step_ns)} step "
                 "until it is agreed what to reduce next."
             ),
         )

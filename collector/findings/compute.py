@@ -20,6 +20,8 @@ from .framework_words import Advice, advise
 #: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the
 #: same twice for each state (Adam has two, momentum one).
 ADAM_PASSES: Final = 7
+#: With momentum, which the trace does not tell.
+SGD_PASSES: Final = 5
 #: What an update moves a second, GB/s: one core of a processor; a device's memory.
 PROCESSOR_GBPS: Final = 10.0
 DEVICE_GBPS: Final = 500.0
@@ -43,15 +45,18 @@ class SlowOptimizer:
         nbytes = _bytes_of_gradients(facts)
         speed = DEVICE_GBPS if facts.breakdown.on_device else PROCESSOR_GBPS
         ordinary = ORDINARY_UPDATE_RATIO if nbytes else UNKNOWN_UPDATE_RATIO
-        needed_ns = max(ADAM_PASSES * nbytes / speed, ordinary * (step_ns - float(common_ns.mean())))
+        rest_ns = step_ns - float(common_ns.mean())
+        name = _optimizer_name(facts)
+        pass_ns = (SGD_PASSES if name == "SGD" else ADAM_PASSES) * nbytes / speed
+        needed_ns = max(pass_ns, ordinary * rest_ns)
         outcome = facts.outcome(facts.without(str(Category.OPTIMIZER), common_ns - needed_ns))
         if outcome.gain < WORTH_RATIO / 2:
             return []
         low, high = outcome.interval
-        if not nbytes:  # few bytes may be all that is updated
-            least_ns = ORDINARY_UPDATE_RATIO * (step_ns - float(common_ns.mean()))
+        # Few bytes may be all that is updated, and a pass over them all that it takes.
+        least_ns = pass_ns if nbytes else ORDINARY_UPDATE_RATIO * rest_ns
+        if least_ns < needed_ns:
             high = max(high, facts.outcome(facts.without(str(Category.OPTIMIZER), common_ns - least_ns)).interval[1])
-        name = _optimizer_name(facts)
         took = milliseconds(float(common_ns.mean()))
         return [
             Finding(
@@ -73,7 +78,7 @@ class SlowOptimizer:
                     f"{name} takes {took} of each {milliseconds(step_ns)} step; "
                     + (
                         f"one pass over {nbytes / 1e6:.1f} MB of gradients and its states"
-                        if nbytes
+                        if pass_ns >= needed_ns
                         else "an ordinary update"
                     )
                     + f" would take about {milliseconds(needed_ns)}."
@@ -113,7 +118,8 @@ class StarvedOfCores:
             starved = facts.cpu.starved_ns[part].astype(float)
             if category is Category.BACKWARD:
                 starved = np.maximum(starved - facts.contention_ns, 0.0)
-            common = np.broadcast_to(starved.min(axis=0), starved.shape)
+            # Where all ranks lack cores, each at moments of its own, stragglers are sought without that (peers' work).
+            common = starved if facts.all_starved else np.broadcast_to(starved.min(axis=0), starved.shape)
             beyond = np.maximum(common - ORDINARY_STARVED_RATIO * facts.part(part), 0.0)
             total += beyond
             work[part] = removed(facts.part(part).astype(float), beyond)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORKER_START, Category, LaneKind
 from ..facts import Facts
+from ..model.arrays import Floats
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.pattern import find_pattern
 from ..model.stages import Pipeline, describe, find_pipeline, has_pipeline
@@ -29,6 +30,8 @@ HAND_OVER_RATIO: Final = 0.05
 HAND_OVER_NS: Final = 5e5
 #: Of the wait for a tf.data pipeline so much has to be hidden by making batches ahead, or the cores for that are not there.
 MIN_HIDDEN_RATIO: Final = 0.3
+#: Ranks whose longest wait in a step is so many times their mean wait do not wait alike.
+MUCH_LONGER: Final = 1.2
 #: Stages that a report names.
 MAX_STAGES: Final = 8
 #: So many times what starting workers costs the ranks in the same step is not due to it.
@@ -49,11 +52,14 @@ class SlowLoader:
         # What is left of the waits when the slowest ranks no longer wait is the next ones'.
         also = (beyond >= ALSO_SLOW * beyond.max()) & (beyond >= MIN_RATIO * step_ns)
         guilty = (mean_by_rank >= 0.5 * mean_by_rank.max()) | also | _cannot_keep_up(facts)
+        if facts.breakdown.on_device:
+            asked = _asked_ns(facts)
+            guilty |= (asked >= 0.5 * np.median(asked[guilty])) & (mean_by_rank >= MIN_RATIO * step_ns)
         ranks = tuple(rank for rank, bad in zip(facts.ranks, guilty, strict=True) if bad)
         wait_ns = float(mean_by_rank[guilty].mean())
         if wait_ns < HAND_OVER_NS:
             return []
-        made = _how_batches_are_made(facts, ranks)
+        made = how_batches_are_made(facts, ranks)
         made["how"] = _how_it_is_spent(facts, guilty) if not made["workers"] else ""
         workers = int(made["workers"])
         kept = np.where(guilty, 0.0, 1.0)[:, None]
@@ -62,7 +68,7 @@ class SlowLoader:
             outcome = facts.outcome_of(outcome.saved_ns - HAND_OVER_RATIO * step_ns, outcome.change)
         pipeline = _slowest_pipeline(facts, ranks)
         if pipeline is None:
-            remedy = _remedy(facts, made, step_ns, wait_ns)
+            remedy = loader_remedy(facts, made, step_ns, wait_ns)
         else:
             overlapped_ns = _overlapped_ns(facts, pipeline, step_ns, wait_ns)
             hidden = (step_ns - overlapped_ns) / max(float(outcome.saved_ns.mean()), 1.0)
@@ -85,8 +91,12 @@ class SlowLoader:
         who = name_ranks(ranks, len(facts.ranks) if len(ranks) == len(facts.ranks) else size)
         every = len(ranks) == len(facts.ranks) or size == 1
         verb = "waits" if len(ranks) == 1 or who == "Every rank" else "wait"
+        # The longest wait of each step is the job's.
+        longest_ns = float(waits_ns[guilty].max(axis=0).mean())
+        alike = longest_ns <= MUCH_LONGER * wait_ns
+        how_long = milliseconds(wait_ns) if alike else f"up to {milliseconds(longest_ns)}"
         sentence = (
-            f"{who} {verb} {milliseconds(wait_ns)} of each {milliseconds(step_ns)} step for the data loader"
+            f"{who} {verb} {how_long} of each {milliseconds(step_ns)} step for the data loader"
             + ("" if pattern.kind == "always" else f" ({pattern.words})")
             + (
                 f", which spends its time {made['slow_part']}{made['how']}"
@@ -125,16 +135,31 @@ def _how_it_is_spent(facts: Facts, guilty: np.ndarray) -> str:
 
 def _cannot_keep_up(facts: Facts) -> np.ndarray:
     """Ranks whose workers are about as slow as the slowest rank's: the others' waits hide theirs.  bool[rank]."""
+    needed = needed_ns(facts)
+    slow: np.ndarray = (needed > 0.8 * needed.max()) & (needed > 0.8 * facts.mean_step_ns)
+    return slow
+
+
+def needed_ns(facts: Facts) -> Floats:
+    """How long the workers of each rank together need for a batch (median), 0 without workers: float[rank], ns."""
     spans = facts.trace.spans
     made = spans[(spans["name"] == DATA_FETCH) & (spans["lane_kind"] == str(LaneKind.WORKER))]
     needed = np.zeros(len(facts.ranks))
-    for row, rank in enumerate(facts.ranks):
-        mine = made[made["rank"] == rank]
-        if len(mine):
-            needed[row] = float(mine["dur_ns"].median()) / mine["lane"].nunique()
-    step_ns = facts.mean_step_ns
-    slow: np.ndarray = (needed > 0.8 * needed.max()) & (needed > 0.8 * step_ns)
-    return slow
+    row_of = {rank: row for row, rank in enumerate(facts.ranks)}
+    for rank, mine in made[made["rank"].isin(facts.ranks)].groupby("rank"):
+        needed[row_of[int(str(rank))]] = float(mine["dur_ns"].median()) / mine["lane"].nunique()
+    return needed
+
+
+def _asked_ns(facts: Facts) -> Floats:
+    """How long the host of each rank waits for batches: float[rank], mean of a step, ns.
+
+    Which of several devices stands still meanwhile, and which waits for that one in a collective, is chance.
+    """
+    spans = facts.in_steps(facts.trace.spans)
+    mine = spans[spans["lane_kind"] == str(LaneKind.DATA)].groupby("rank", observed=True)["dur_ns"].sum()
+    waited: Floats = mine.reindex(list(facts.ranks)).fillna(0).to_numpy(dtype=np.float64) / max(facts.steps.count, 1)
+    return waited
 
 
 def _long_waits(waits_ns: np.ndarray) -> np.ndarray:
@@ -195,7 +220,7 @@ class WorkerStartUp:
         ]
 
 
-def _how_batches_are_made(facts: Facts, ranks: Sequence[int]) -> dict[str, Any]:
+def how_batches_are_made(facts: Facts, ranks: Sequence[int]) -> dict[str, Any]:
     """Workers, and the time that one batch takes, by part."""
     spans = facts.trace.spans
     mine = spans[spans["rank"].isin(ranks)]
@@ -256,7 +281,8 @@ def _overlapped_ns(facts: Facts, pipeline: Pipeline, step_ns: float, wait_ns: fl
     return max(busy_ns, (pipeline.work_ns + on_host_ns) / cores)
 
 
-def _remedy(facts: Facts, made: dict[str, Any], step_ns: float, wait_ns: float) -> str:
+def loader_remedy(facts: Facts, made: dict[str, Any], step_ns: float, wait_ns: float) -> str:
+    """What to change of a loader that makes batches like this, for steps that wait so long for it."""
     fetch_ns, workers = float(made["fetch_ns"]), int(made["workers"])
     busy_ns = max(step_ns - wait_ns, 1.0)
     if not fetch_ns or not is_torch(facts):

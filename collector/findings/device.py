@@ -19,6 +19,8 @@ from .idle_words import CLASS_OF, cause_of, confidence_of, idle_remedy, idle_sen
 
 #: So much a device is idle in healthy runs, between kernels and around the step; as a share of the rest of the step.
 IDLE_ORDINARY_RATIO: Final = 0.1
+MIN_IDLE_ORDINARY_RATIO: Final = 0.02
+_ORDINARY: Final = (LAUNCH, HOST)
 #: Idle time of one reason below this share of the step is not worth a word.
 MIN_IDLE_RATIO: Final = 0.02
 #: Copies below this share of the step are not worth a word.
@@ -108,12 +110,22 @@ def _beyond_ordinary(facts: Facts, device: Device, reason: str) -> np.ndarray:
     excess = own_idle(idle_ns, step_ns)
     if excess is not None:
         idle_ns = np.maximum(idle_ns - excess.excess_ns, 0.0)
-    ordinary = 0.0
-    if reason in {LAUNCH, HOST}:
-        # A run whose kernels follow each other has short gaps, too: these are launches.
-        ordinary = IDLE_ORDINARY_RATIO * max(step_ns - float(facts.part(IDLE).mean()), 0.0)
-    beyond: np.ndarray = np.maximum(idle_ns - ordinary, 0.0)
+    beyond: np.ndarray = np.maximum(idle_ns - _ordinary_ns(facts, device, reason), 0.0)
     return beyond
+
+
+def _ordinary_ns(facts: Facts, device: Device, reason: str) -> float:
+    """What a device idles for a reason in healthy runs, too; less of a run that idles clearly more.
+
+    A run whose kernels follow each other has short gaps: these are launches, and around the step host work.  Together they are
+    ordinary once, each by what it has of them.
+    """
+    if reason not in _ORDINARY:
+        return 0.0
+    both_ns = sum(float(device.idle_ns[one].mean()) for one in _ORDINARY if one in device.idle_ns)
+    rest_ns = max(facts.mean_step_ns - float(facts.part(IDLE).mean()), 1.0)
+    ratio = float(np.clip(2 * IDLE_ORDINARY_RATIO - both_ns / rest_ns, MIN_IDLE_ORDINARY_RATIO, IDLE_ORDINARY_RATIO))
+    return ratio * rest_ns * float(device.idle_ns[reason].mean()) / max(both_ns, 1.0)
 
 
 def _evidence(device: Device, reason: str) -> dict[str, Any]:

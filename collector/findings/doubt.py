@@ -32,14 +32,14 @@ def doubt_note(facts: Facts) -> str | None:
 def doubted(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
     """The findings with what the model's error leaves of their gains."""
     error = error_ratio(facts)
-    if error <= SURE_RATIO:
-        return list(findings)
     return [_unpromised(finding) if error > MAX_PROMISED_RATIO else _widened(finding, error) for finding in findings]
 
 
 def _widened(finding: Finding, error: float) -> Finding:
     """The same gain, with the model's error in its interval."""
-    return replace(finding, gain_interval=widened(finding.gain_interval, error)) if finding.predicted_gain else finding
+    if not finding.predicted_gain:
+        return finding
+    return replace(finding, gain_interval=widened(finding.predicted_gain, finding.gain_interval, error))
 
 
 def _unpromised(finding: Finding) -> Finding:

@@ -73,10 +73,13 @@ _TORCH: Final = {
         "torch.cuda.synchronize()): keep them on the device and read them once every some steps."
     ),
     Advice.FEWER_BYTES: (
-        "Profile with record_shapes=True, which tells the sizes of the collectives; then larger buckets "
-        "(DistributedDataParallel(bucket_cap_mb=…)) help if they are small, a compression hook if they are large."
+        "Larger buckets (DistributedDataParallel(bucket_cap_mb=…)) if the collectives are small, a compression hook if they "
+        "are large: a profile with record_shapes=True tells their sizes."
     ),
-    Advice.SHOW_HOST: "Record with torch.profiler.profile(with_stack=True), which shows what Python does here.",
+    Advice.SHOW_HOST: (
+        "Find out what the host does meanwhile, and do it less often or elsewhere: torch.profiler.profile(with_stack=True) "
+        "shows what Python does here."
+    ),
     Advice.SPARSE_GRADIENT: "nn.Embedding(sparse=True) with sparse_as_dense=False if few rows change.",
     Advice.REDUCE_EARLIER: (
         "Reduce each gradient as soon as it is ready: {name} does it during backward; a loop that calls allreduce after "

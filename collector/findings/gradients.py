@@ -8,6 +8,7 @@ import pandas as pd
 
 from ...timeline.vocabulary import BACKWARD, Category
 from ..facts import Facts
+from ..model.common import common_to_all
 from ..model.words import milliseconds, shorten
 from ..predict.change import ByStep, Change, removed
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
@@ -22,6 +23,12 @@ OVERSIZE_EACH: Final = 0.2
 #: The next largest tensor is at least so many times smaller.
 OVERSIZE_GAP: Final = 4.0
 OVERSIZE_NBYTES: Final = 4 * 1024 * 1024
+#: A dense gradient is worth a word for what its bytes cost, or for so much of what they and its update cost: through shared
+#: memory, and on a loaded host, it is the update that costs more.  What it takes to compute it belongs to the model.
+OF_UPDATE: Final = 0.5
+#: To fill a gradient is a pass over its bytes, as it is to reduce and apply it.  What takes longer than so many times these has
+#: another reason: a wide layer's product, or a hook.
+MAX_OF_PASSES: Final = 2.0
 #: DistributedDataParallel closes a bucket at so many bytes unless it is told otherwise.
 BUCKET_NBYTES: Final = 25 * 1024 * 1024
 #: A bucket of so many full ones holds a gradient that is larger than they are.
@@ -100,18 +107,33 @@ class OversizeGradient:
         left = _left_of_operations(facts, names, nbytes)
         smaller = Change(latency=np.where(left > 0, 1.0, 0.0), transfer=left, contention=1 - share)
         communication = facts.outcome(smaller).gain
-        if communication < WORTH_RATIO:
+        # What one rank's update takes longer than the others' is not due to the tensors.
+        update = facts.part(str(Category.OPTIMIZER)).astype(float)
+        applied: dict[str, ByStep] = {str(Category.OPTIMIZER): removed(update, share * common_to_all(update))}
+        moved_and_applied = facts.outcome(smaller & Change(work=applied))
+        cost_of_density = max(communication, OF_UPDATE * moved_and_applied.gain)
+        if cost_of_density < WORTH_RATIO:
             return []
         backward = facts.part(str(Category.BACKWARD)).astype(float)
         made_ns = np.minimum(
             np.sum([_time_to_make(facts, tensors, name) for name in names], axis=0),
             (backward - facts.contention_ns).mean(axis=1),
         )
+        # What one rank takes longer for than the others is that rank's.
+        made = float(made_ns.min())
+        dense_ns = min(made, MAX_OF_PASSES * moved_and_applied.mean_saved_ns)
         work: dict[str, ByStep] = {
-            str(Category.OPTIMIZER): 1 - share,
-            str(Category.BACKWARD): removed(backward, made_ns[:, None]),
+            **applied,
+            str(Category.BACKWARD): removed(backward, np.full((len(backward), 1), dense_ns)),
         }
         outcome = facts.outcome(smaller & Change(work=work))
+        its = "its gradient" if len(names) == 1 else "their gradients"
+        more = ""
+        if made - dense_ns >= WORTH_RATIO * facts.mean_step_ns:
+            more = (
+                f" Computing {its} takes {milliseconds(made)}, more than the bytes explain: look first at what the layer does in "
+                "backward, and at hooks on its parameters."
+            )
         shown = " and ".join(shorten(name.removeprefix("allreduce.")) for name in names)
         return [
             Finding(
@@ -121,7 +143,7 @@ class OversizeGradient:
                 predicted_gain=outcome.gain,
                 gain_interval=outcome.interval,
                 outcome=outcome,
-                order_gain=OF_MODEL * communication,
+                order_gain=OF_MODEL * cost_of_density,
                 confidence=0.75,
                 evidence={
                     "tensor": shorten(names[0]),
@@ -129,7 +151,7 @@ class OversizeGradient:
                     "bytes": nbytes,
                     "share_of_bytes": round(share, 3),
                     "gain_from_communication_alone": round(communication, 4),
-                    "gradient_made_in_ns": round(float(made_ns.mean())),
+                    "gradient_made_in_ns": round(made),
                 },
                 remedy=(
                     f"Keep the dense gradient of {shown} out of every step: "
@@ -139,9 +161,7 @@ class OversizeGradient:
                 sentence=(
                     f"{shown} {'has' if len(names) == 1 else 'have'} {share:.0%} of all gradient bytes "
                     f"({nbytes / 1e6:.1f} MB): computing, reducing and applying "
-                    f"{'its gradient' if len(names) == 1 else 'their gradients'} costs "
-                    f"{milliseconds(outcome.mean_saved_ns)} of each "
-                    f"{milliseconds(facts.mean_step_ns)} step."
+                    f"{its} costs {milliseconds(outcome.mean_saved_ns)} of each {milliseconds(facts.mean_step_ns)} step.{more}"
                 ),
             )
         ]

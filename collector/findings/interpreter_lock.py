@@ -17,7 +17,6 @@ import numpy as np
 from ...timeline.vocabulary import Category
 from ..facts import Facts
 from ..model.arrays import Floats, Mask, Matrix
-from ..model.host_load import find_host_load
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding
@@ -37,10 +36,10 @@ MIN_OTHERS_OF_STEP: Final = 0.1
 QUICKEST: Final = 0.1
 #: What it takes at least, however few bytes it has.
 MIN_OPERATION_NS: Final = 5e5
-#: Gloo between processes of one host, without such a thread: what a collective costs, and bytes a ns.  Measured on two cores:
-#: 1.5 ms for 64 KB, 3.7 ms for 1 MB.
-ONE_HOST_NS: Final = 1.5e6
-ONE_HOST_GBPS: Final = 0.3
+#: Between processes of one host, without such a thread: what a collective costs (ns), and bytes a ns.  Measured on two cores:
+#: through Gloo 1.5 ms for 64 KB, 3.7 ms for 1 MB; through shared memory SHM_MEASURED.
+THROUGH_SOCKETS: Final = (1.5e6, 0.3)
+THROUGH_MEMORY: Final = (5e5, 2.2)
 
 
 class InterpreterLock:
@@ -146,7 +145,7 @@ def _without_thread(facts: Facts, others_ns: Matrix, blocked: dict[str, Matrix],
 
 def _freed_share(facts: Facts, others_ns: Matrix, held: Mask) -> Floats:
     """How much of what a training thread waits for cores is due to these threads: of all that competes with it, float[rank]."""
-    load = find_host_load(facts.trace, facts.steps)
+    load = facts.host_load
     if load is None or not is_one_host(facts):
         return np.zeros(len(held))
     busy, strangers = load.busy_ratio or 1.0, load.others_ratio or 0.0
@@ -168,6 +167,8 @@ def _at_its_quickest(facts: Facts) -> Floats:
     gbps = float(np.quantile(nbytes[large] / np.maximum(took[large], 1.0), 1 - QUICKEST))
     then = MIN_OPERATION_NS + nbytes / max(gbps, 1e-9)
     if is_one_host(facts):
-        then = np.minimum(then, ONE_HOST_NS + nbytes / ONE_HOST_GBPS)
+        through_memory = facts.collectives["algorithm"].astype(str).isin(["shm", "mpi"]).any()
+        latency_ns, one_host_gbps = THROUGH_MEMORY if through_memory else THROUGH_SOCKETS
+        then = np.minimum(then, latency_ns + nbytes / one_host_gbps)
     left: Floats = np.clip(np.divide(then, took, out=np.ones(len(took)), where=took > 0), 0.0, 1.0)
     return left

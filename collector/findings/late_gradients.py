@@ -10,7 +10,6 @@ import pandas as pd
 from ...timeline.vocabulary import BACKWARD, Category
 from ..facts import Facts
 from ..model.breakdown import EXPOSED
-from ..model.host_load import find_host_load
 from ..model.intervals import EMPTY
 from ..model.words import milliseconds, shorten
 from ..predict.overlap import overlapped
@@ -23,6 +22,8 @@ from .gradients import gradients
 LATE_SHARE: Final = 0.15
 #: That many of the bytes come late before the order of the gradients is worth a look: twice what would if they came evenly.
 LATE_BYTES_SHARE: Final = 0.3
+#: The last of a few collectives of a step comes late anyway: it has to have so much more than its share.
+OF_THE_LAST: Final = 0.15
 #: Fewer bytes a step cost a latency, whenever they come.
 LATE_NBYTES: Final = 1024 * 1024
 #: What hides on a processor takes cores from what hides it: where the run shows neither how much, nor cores that are idle, half
@@ -54,6 +55,8 @@ class _When:
     tensors: float
     """A step of a rank."""
     largest: str
+    last_share: float = 0.0
+    """What the last collective of a step would have if all had as much; 0 where single tensors are known."""
 
 
 _IN_PACKS: Final = (
@@ -70,7 +73,11 @@ class LateGradients:
         if facts.replay is None or facts.breakdown.on_device:
             return []
         when = _look(facts) or _look_at_profile(facts)
-        if when is None or when.late < LATE_BYTES_SHARE or when.nbytes < _worth_nbytes(facts):
+        if (
+            when is None
+            or when.late < max(LATE_BYTES_SHARE, when.last_share + OF_THE_LAST)
+            or when.nbytes < _worth_nbytes(facts)
+        ):
             return []
         overlap = overlapped(facts)
         outcome = facts.outcome_of(overlap.saved_ns * _comes_back(facts), overlap.change)
@@ -191,7 +198,8 @@ def _look_at_profile(facts: Facts) -> _When | None:
     per_step = max(facts.steps.count * len(facts.ranks), 1)
     if count <= per_step:  # the only one is asked for when all is computed, whatever made it long
         return None
-    return _When(late_ns / max(all_ns, 1.0), early / count, float(LATE_NBYTES), count / per_step, "")
+    late = late_ns / max(all_ns, 1.0)
+    return _When(late, early / count, float(LATE_NBYTES), count / per_step, "", last_share=per_step / count)
 
 
 def _asked_ns(facts: Facts, rank: int, mine: pd.DataFrame) -> np.ndarray:
@@ -211,7 +219,7 @@ def _comes_back(facts: Facts) -> float:
     in_run_ns = hidden_ns * facts.steps.count
     if knows_contention and (hidden_ns >= MIN_HIDDEN_RATIO * facts.mean_step_ns or in_run_ns >= MIN_HIDDEN_NS):
         return float(np.clip(1 - facts.contention_ns.mean() / hidden_ns, 0.0, 1.0))
-    load = find_host_load(facts.trace, facts.steps)
+    load = facts.host_load
     if load is None or load.lacks_cores or load.busy_ratio is None or load.cores_per_rank is None:
         return HIDDEN_ON_PROCESSOR
     # The thread that moves bytes wants a core while the training computes; in the rest of the step its cores are idle.

@@ -15,6 +15,7 @@ from ..model.communication_only import OnlyCommunication, look_at_communication,
 from ..model.pattern import find_pattern
 from ..model.peers import find_excess
 from ..model.words import milliseconds, name_ranks
+from ..predict.gain import gain_of
 from ..predict.serial import WAITING_CALLERS
 from .base import WORTH_RATIO, Finding
 from .latency import messages_take_long
@@ -74,9 +75,9 @@ class LateSteps:
         if asked is not None and _named(facts, seen, *asked):
             return []
         # Tensors wait for the same rank one after the other: together longer than it is late, by as much as the last ones.
-        late, excess = _late_steps(seen, seen.negotiate_ns)
+        late, all_excess = _late_steps(seen, seen.negotiate_ns)
         last_late, last_excess = _late_steps(seen, seen.last_wait_ns)
-        is_late, excess = late & last_late, np.minimum(excess, last_excess)
+        is_late, excess = late & last_late, np.minimum(all_excess, last_excess)
         count = int(is_late.sum())
         if count < (1 if len(is_late) >= ENOUGH_STEPS else MIN_LATE_OF_FEW) or count > MAX_LATE_STEPS_RATIO * len(
             is_late
@@ -84,6 +85,8 @@ class LateSteps:
             return []
         late_ns = np.where(is_late, excess, 0.0)
         gain = seen.ratio(late_ns)
+        most = seen.ratio(np.where(is_late, all_excess, 0.0))
+        low, high = gain_of(late_ns, seen.step_ns)[1]  # a few steps may be more or fewer by chance
         numbers = [int(number) for number in facts.steps.numbers[is_late]]
         shown = ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")  # noqa: PLR2004  a line's worth
         mean_ns = float(late_ns[is_late].mean())
@@ -95,7 +98,7 @@ class LateSteps:
                 cause="late-in-some-steps",
                 ranks=() if rank is None else (rank,),
                 predicted_gain=gain,
-                gain_interval=(gain / 2, gain),
+                gain_interval=(min(gain / 2, low), max(most, high)),
                 confidence=0.4,
                 evidence={"steps": numbers[:20], "late_steps": count, "mean_late_ns": round(mean_ns)},
                 remedy=(
@@ -104,7 +107,7 @@ class LateSteps:
                 ),
                 sentence=(
                     f"In {count} of {len(is_late)} steps tensors wait {milliseconds(mean_ns)} longer than usual until the last "
-                    f"rank has asked for them, at most {gain:.0%} of all time; {who}."
+                    f"rank has asked for them, at most {most:.0%} of all time; {who}."
                 ),
             )
         ]
@@ -200,6 +203,7 @@ def _named(facts: Facts, seen: OnlyCommunication, ranks: list[int], asked_ns: La
     pattern = find_pattern(excess.excess_ns.max(axis=0), facts.steps.numbers)
     seldom = float(slow.mean()) <= MAX_LATE_STEPS_RATIO and pattern.kind in {"periodic", "sometimes"}
     late_ns = float(excess.excess_ns.max(axis=0)[slow].mean())
+    low, high = gain_of(saved_ns, seen.step_ns)[1]
     who = name_ranks(late, max(facts.trace.meta.size, len(ranks)))
     verb, they = ("asks", "it does") if len(late) == 1 else ("ask", "they do")
     return [
@@ -208,7 +212,7 @@ def _named(facts: Facts, seen: OnlyCommunication, ranks: list[int], asked_ns: La
             cause="late-in-some-steps" if seldom else "late-rank",
             ranks=late,
             predicted_gain=gain,
-            gain_interval=(gain / 2, max(seen.ratio(seen.negotiate_ns), gain)),
+            gain_interval=(min(gain / 2, low), max(seen.ratio(seen.negotiate_ns), gain, high)),
             confidence=MAX_CONFIDENCE,
             evidence={
                 "mean_late_ns": round(late_ns),
@@ -243,6 +247,8 @@ def _unnamed(facts: Facts, seen: OnlyCommunication) -> list[Finding]:
     # Jitter only adds: what nearly all steps have is nearer to the steady lateness than the mean is.
     gain = max(float(quarter), float(np.quantile(seen.last_wait_ns, 0.25))) / seen.mean_step_ns
     gain = min(gain, seen.ratio(seen.negotiate_ns))
+    if gain < WORTH_RATIO / 2:  # what tensors wait in the queue, others move meanwhile
+        return []
     return [
         Finding(
             class_="straggler",

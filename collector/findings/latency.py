@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from ..facts import Facts
-from ..model.arrays import Floats
 from ..model.words import milliseconds
 from ..predict.change import Change
+from ..predict.costs import fitted_latency_ns
 from ..predict.serial import WAITING_CALLERS
 from .base import WORTH_RATIO, Finding
 from .callers import called_by_user
@@ -26,6 +26,11 @@ MIN_SHARE: Final = 0.5
 ALIKE: Final = 0.4
 #: So many collectives have to be agreed on alone to tell what that takes.
 ENOUGH_ALONE: Final = 10
+#: Few bytes are no more than this share of the largest collective's.
+FEW_BYTES: Final = 0.125
+#: From agreement to the end a steady time varies by this share of it, while the beginning varies by that one.
+STEADY: Final = 0.1
+VARIES: Final = 0.3
 #: Collectives in which the time goes with their number, not their size, are better fused (communication.py).
 BESIDE_FUSION: Final = 0.8
 
@@ -97,25 +102,6 @@ def _latency_ns(facts: Facts) -> float:
     return fitted_latency_ns(operations.nbytes[mine].astype(float), operations.duration_ns[mine].astype(float))
 
 
-def fitted_latency_ns(nbytes: Floats, took_ns: Floats) -> float:
-    """What collectives take at their quickest, less what goes with their bytes; 0 if sizes do not tell.
-
-    The tenth percentile of each size: a busy processor makes some collectives slow, a far network all of them.
-    """
-    nbytes, took = nbytes[nbytes > 0], took_ns[nbytes > 0]
-    if not len(nbytes):
-        return 0.0
-    # Sizes by powers of two: fused batches hardly ever have the same size twice.
-    size = np.floor(np.log2(nbytes))
-    sizes = np.unique(size)
-    quick = np.array([np.quantile(took[size == one], 0.1) for one in sizes])
-    mean = np.array([nbytes[size == one].mean() for one in sizes])
-    if len(sizes) < 2 or mean.max() < 2 * mean.min():  # noqa: PLR2004  no line through one point
-        return 0.0
-    slope, intercept = np.polyfit(mean, quick, 1)
-    return float(np.clip(intercept if slope > 0 else quick.min(), 0.0, quick.min()))
-
-
 def of_gradients_ns(facts: Facts, agreeing_ns: float = 0.0) -> float:
     """The latency of the gradients' collectives, where nothing but communication is recorded.
 
@@ -125,7 +111,7 @@ def of_gradients_ns(facts: Facts, agreeing_ns: float = 0.0) -> float:
     table = facts.in_steps(facts.collectives)
     table = table[(table["kind"] != "barrier") & ~table["caller"].isin(list(WAITING_CALLERS))]
     fitted = fitted_latency_ns(table["nbytes"].to_numpy(dtype=float), table["transfer_ns"].to_numpy(dtype=float))
-    answer = _answer_ns(table)
+    answer = max(_answer_ns(table), _steady_answer_ns(table))
     return max(fitted, answer) if _are_alike(answer, agreeing_ns) else fitted
 
 
@@ -152,6 +138,23 @@ def _answer_ns(table: pd.DataFrame) -> float:
         for size in np.unique(sizes[alone])
     }
     return max(float(np.median([took[row] - quick[sizes[row]] for row in np.flatnonzero(alone)])), 0.0)
+
+
+def _steady_answer_ns(table: pd.DataFrame) -> float:
+    """How long after it is agreed on a collective of few bytes ends, if that is always the same; 0 if it is not (ns).
+
+    Behind another collective it begins later, and takes less by as much: it ends when the answer has reached the other ranks,
+    whenever this one begins.
+    """
+    known = (table["negotiated_ns"] >= 0) & (table["nbytes"] > 0)
+    table = table[known & (table["nbytes"] <= FEW_BYTES * table["nbytes"].max())]
+    if len(table) < ENOUGH_ALONE:
+        return 0.0
+    lead = (table["start_ns"] - table["negotiated_ns"]).to_numpy(dtype=float)
+    low, middle, high = np.quantile(lead + table["dur_ns"].to_numpy(dtype=float), [0.25, 0.5, 0.75])
+    first, last = np.quantile(lead, [0.1, 0.9])
+    is_steady = high - low <= STEADY * middle and last - first >= VARIES * middle
+    return float(middle) if is_steady else 0.0
 
 
 def messages_take_long(facts: Facts, agreeing_ns: float) -> bool:

@@ -17,7 +17,7 @@ from ..model.words import milliseconds, shorten
 from ..predict.serial import Serial, one_after_another
 from .base import OF_MODEL, Finding
 from .late_rank import MAX_CONFIDENCE
-from .latency import GOOD_NS, MIN_NS, MIN_SHARE, messages_take_long, of_gradients_ns
+from .latency import BESIDE_FUSION, GOOD_NS, MIN_NS, MIN_SHARE, messages_take_long, of_gradients_ns
 from .only_calls import blocking_calls
 from .only_gradients import cost_words, late_tensors, oversize_tensor, slow_link
 
@@ -142,6 +142,7 @@ def _latency(facts: Facts, seen: OnlyCommunication, serial: Serial) -> Finding:
         ranks=(),
         predicted_gain=gain,
         gain_interval=interval,
+        order_gain=BESIDE_FUSION * gain,
         confidence=MAX_CONFIDENCE,
         evidence={**_evidence(facts, seen, table), "latency_ns": round(latency_ns), "compared_with_ns": round(GOOD_NS)},
         remedy=(

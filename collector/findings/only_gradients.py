@@ -26,7 +26,7 @@ def cost_words(seen: OnlyCommunication, most: float) -> str:
         f"Communication moves for {milliseconds(float(seen.moving_ns.mean()))} of each {milliseconds(seen.mean_step_ns)} step, "
         f"{milliseconds(float(seen.exposed_ns.mean()))} of it when no gradient is left to compute; tensors wait for a rank "
         f"during another {milliseconds(float(seen.negotiate_ns.mean()))}. What computation hides of it this file does not show: "
-        f"the gain is {most:.0%} at most."
+        f"the gain is about {most:.0%} at most."
     )
 
 

@@ -11,7 +11,9 @@ from typing import Final
 from ..facts import Facts, Outcome
 from ..predict.change import Change, all_of
 from .base import WORTH_RATIO, Finding
+from .next_loader import next_loader
 from .order import ONLY_WHEN, faults_first, in_order
+from .straggler import next_slow_ranks
 
 #: Causes that say when or where time is lost, but not what takes it: a finding that does is better.
 VAGUE_CAUSES: Final = ONLY_WHEN | {"host-code", "slow-loader", "starved-of-cores"}
@@ -19,6 +21,8 @@ VAGUE_CAUSES: Final = ONLY_WHEN | {"host-code", "slow-loader", "starved-of-cores
 KEEPS_RATIO: Final = 0.5
 #: A finding that explains a vague one has at least this share of its gain.
 EXPLAINS_RATIO: Final = 0.6
+#: A precise finding comes before a vague one of its class that gains hardly more than this much of it.
+NEARLY: Final = 0.9
 #: The plan is no longer than that.
 MAX_STEPS: Final = 5
 
@@ -48,9 +52,10 @@ def make_plan(facts: Facts, findings: Sequence[Finding]) -> tuple[list[Finding],
     steps: list[PlanStep] = []
     change, saved = Change(), 0.0
     left = [finding for finding in kept if finding.outcome is not None and finding.predicted_gain > 0]
+    knows_loader = any(finding.class_ == "data" for finding in left)
     while left and len(steps) < MAX_STEPS:
         tried = [(facts.outcome(change & _change_of(finding)), finding) for finding in left]
-        best, chosen = max(tried, key=lambda pair: pair[0].mean_saved_ns) if steps else (left[0].outcome, left[0])
+        best, chosen = _best(tried, saved) if steps else (left[0].outcome, left[0])
         if best is None:
             break
         more = best.mean_saved_ns - saved
@@ -61,7 +66,30 @@ def make_plan(facts: Facts, findings: Sequence[Finding]) -> tuple[list[Finding],
         )
         saved, change = best.mean_saved_ns, change & _change_of(chosen)
         left.remove(chosen)
+        latent = None if knows_loader else next_loader(facts, change, saved)
+        if latent is not None:
+            left.append(latent)
+            knows_loader = True
+        known = [*(step.finding for step in steps), *left]
+        named = {rank for finding in known if finding.class_ == "straggler" for rank in finding.ranks}
+        hidden = next_slow_ranks(facts, change, saved, named)
+        if hidden is not None:
+            left.append(hidden)
     return kept, tuple(steps)
+
+
+def _best(tried: Sequence[tuple[Outcome, Finding]], saved_ns: float) -> tuple[Outcome, Finding]:
+    """What saves most beyond `saved_ns`; one that says what takes the time before a vague one that saves hardly more."""
+    most, chosen = max(tried, key=lambda pair: pair[0].mean_saved_ns)
+    if chosen.cause not in VAGUE_CAUSES:
+        return most, chosen
+    enough_ns = saved_ns + NEARLY * (most.mean_saved_ns - saved_ns)
+    precise = [
+        (outcome, one)
+        for outcome, one in tried
+        if one.class_ == chosen.class_ and one.cause not in VAGUE_CAUSES and outcome.mean_saved_ns >= enough_ns
+    ]
+    return max(precise, key=lambda pair: pair[0].mean_saved_ns, default=(most, chosen))
 
 
 def _once(ordered: Sequence[Finding]) -> list[Finding]:

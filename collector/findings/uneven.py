@@ -7,6 +7,7 @@ import numpy as np
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
+from ..model.arrays import Matrix
 from ..model.words import milliseconds
 from ..predict.change import Change
 from .base import WORTH_RATIO, Finding
@@ -15,6 +16,8 @@ from .base import WORTH_RATIO, Finding
 MIN_STEPS: Final = 8
 #: How closely the work has to follow the size of the input.
 FOLLOWS: Final = 0.6
+#: Attention grows with the square of the length.
+MAX_EXPONENT: Final = 2.0
 _MODEL: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD)))
 
 
@@ -37,10 +40,7 @@ class UnevenBatches:
         largest = np.bincount(elements.argmax(axis=0), minlength=len(facts.ranks)).max() / facts.steps.count
         if correlation < FOLLOWS or largest > 0.9:  # noqa: PLR2004
             return []
-        even = {}
-        for part in _MODEL:
-            values = facts.part(part).astype(float)
-            even[part] = np.divide(values.mean(axis=0), values, out=np.ones(values.shape), where=values > 0)
+        even = {part: with_even_batches(elements, facts.part(part).astype(float)) for part in _MODEL}
         outcome = facts.outcome(Change(work=even))
         if outcome.gain < WORTH_RATIO / 2:
             return []
@@ -68,3 +68,24 @@ class UnevenBatches:
                 ),
             )
         ]
+
+
+def with_even_batches(elements: Matrix, work_ns: Matrix) -> Matrix:
+    """The factor of a part if all ranks of a step had the same amount of work to do by their input: float[rank, step].
+
+    Work grows with a power of the input, whose exponent comes from the run (the least absolute deviations, which a few steps
+    that are long for another reason do not move); what is not explained by the input stays as it is.
+    """
+    if work_ns.min() <= 0:
+        return np.ones(work_ns.shape)
+    size, took = np.log(elements), np.log(work_ns)
+    more_input = (size - np.median(size, axis=0)).ravel()
+    more_work = (took - np.median(took, axis=0)).ravel()
+    differs = more_input != 0
+    slopes, weights = more_work[differs] / more_input[differs], np.abs(more_input[differs])
+    order = np.argsort(slopes)
+    total = np.cumsum(weights[order])
+    exponent = float(np.clip(slopes[order][np.searchsorted(total, total[-1] / 2)], 0.0, MAX_EXPONENT))
+    by_input = elements**exponent
+    factor: Matrix = by_input.mean(axis=0) / by_input
+    return factor

@@ -2,11 +2,12 @@
 
 Every part of a step on every rank, on sets of ranks and on all of them is brought to what it is otherwise (the peers' in the
 same step; the run's own usual steps), every kind of collective is made quicker, agreement and unexplained waits are left out,
-and the run is replayed with each of these changes.  It says where the time is, not why.
+and the run is replayed with each of these changes.  It says where the time is, not why; ranks that work longer than their peers
+are told as the rule on stragglers does, which had found them too small or too seldom.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,10 +17,14 @@ from ..facts import Facts
 from ..model.arrays import Matrix
 from ..model.breakdown import EXPOSED, IDLE, PARTS
 from ..model.pattern import find_pattern
+from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
+from ..predict.straggling import PARTS_OF_WORK
 from .base import WORTH_RATIO, Finding
 from .latency import MIN_NS, MIN_ON_ONE_HOST_NS
+from .run_level import after_warm_up, cause_of, remedy_of
+from .straggler import describe_slow_ranks
 from .transport import GOOD_GBPS, SLICES_IN_A_ROW, is_one_host, lacks_cores, within_time_slice
 
 #: Fewer steps show nothing but chance.
@@ -35,6 +40,8 @@ HALF: Final = 0.5
 LASTING: Final = 0.8
 #: The lower end of a gain's interval has to be above this: one chance step gains as much.
 MIN_CERTAIN: Final = 0.02
+#: A finding with this share of the gain, and hardly more together with it, speaks of the same.
+SAME_RATIO: Final = 0.75
 MAX_CONFIDENCE: Final = 0.4
 
 
@@ -46,8 +53,12 @@ class _Candidate:
     change: Change
     by_step_ns: np.ndarray
     """What goes from the ranks that have most of it: float[step]."""
+    is_lapse: bool = False
+    """Whether all ranks have it in common, in some of the steps."""
     is_half: bool = False
     """Whether the change is half of it, and not what it is otherwise."""
+    excess: Excess | None = None
+    """Of ranks that work longer than their peers in a part which straggler.py has words for."""
 
     @property
     def comes_and_goes(self) -> bool:
@@ -72,7 +83,24 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
     saved = facts.replay.baseline_ns - facts.replay.steps_ns([one.change for one in candidates])
     best = candidates[int(saved.mean(axis=1).argmax())]
     found = _finding(facts, best)
-    return [found] if found.predicted_gain > WORTH_RATIO and found.gain_interval[0] > MIN_CERTAIN else []
+    if found.predicted_gain <= WORTH_RATIO or found.gain_interval[0] <= MIN_CERTAIN:
+        return []
+    return [in_words_of(facts, findings, found)]
+
+
+def in_words_of(facts: Facts, findings: Sequence[Finding], found: Finding) -> Finding:
+    """The finding that speaks of nearly the same, which alone fell short of what is worth a change; else `found`."""
+    assert found.outcome is not None
+    for known in findings:
+        if known.outcome is None or (known.class_, known.ranks) != (found.class_, found.ranks):
+            continue
+        if known.predicted_gain < SAME_RATIO * found.predicted_gain:
+            continue
+        both = facts.outcome(known.outcome.change & found.outcome.change)
+        if both.mean_saved_ns < (2 - SAME_RATIO) * found.outcome.mean_saved_ns:
+            gain = found.predicted_gain, found.gain_interval
+            return replace(known, outcome=found.outcome, predicted_gain=gain[0], gain_interval=gain[1])
+    return found
 
 
 def _candidates(facts: Facts) -> Iterator[_Candidate]:
@@ -89,24 +117,34 @@ def _beside_peers(part: str, times: Matrix) -> Iterator[_Candidate]:
     if len(times) < 2:  # noqa: PLR2004  nobody to compare with
         return
     apart = times - np.sort(times, axis=0)[(len(times) - 1) // 2]
-    less = _clear(apart)
+    # One of two ranks is the quicker one in each step, and no distance to itself shows what both vary by.
+    varying = times[:1] - times[1:] if len(times) == 2 else apart  # noqa: PLR2004
+    less, spread_ns = _clear(apart, varying), float(np.median(_deviations(varying)))
     rows = np.flatnonzero((less > 0).sum(axis=1) > 0)
     for chosen in [*([int(row)] for row in rows), rows.tolist()]:
         mine = np.zeros(less.shape)
         mine[chosen] = less[chosen]
         if (mine > 0).any(axis=0).sum() >= MIN_HITS:
             where = tuple(chosen)
-            yield _Candidate("straggler", part, where, _less_of(part, times, mine), mine.max(axis=0))
+            yield _Candidate(
+                "straggler",
+                part,
+                where,
+                _less_of(part, times, mine),
+                mine.max(axis=0),
+                excess=Excess(excess_ns=mine, rows=where, spread_ns=spread_ns) if part in PARTS_OF_WORK else None,
+            )
 
 
 def _beside_usual(part: str, times: Matrix) -> Iterator[_Candidate]:
     """What all ranks have in common, in steps in which that is longer than usual."""
     shared = times.min(axis=0)
-    less = _clear(shared[None, :] - np.median(shared))[0]
+    beyond = shared[None, :] - np.median(shared)
+    less = after_warm_up(_clear(beyond, beyond)[0])
     if (less > 0).sum() >= MIN_HITS:
         class_ = "data" if part == str(Category.DATA) else "compute"
         everywhere = np.broadcast_to(less, times.shape)
-        yield _Candidate(class_, part, tuple(range(len(times))), _less_of(part, times, everywhere), less)
+        yield _Candidate(class_, part, tuple(range(len(times))), _less_of(part, times, everywhere), less, is_lapse=True)
 
 
 def _waiting(facts: Facts) -> Iterator[_Candidate]:
@@ -153,13 +191,23 @@ def _least(facts: Facts, took_ns: float, nbytes: np.ndarray) -> float:
     return float(np.clip(ordinary_ns / max(took_ns, 1.0), HALF, 1.0))
 
 
-def _clear(apart: Matrix) -> Matrix:
-    """What is clear of the ups and downs of a rank, 0 elsewhere."""
-    middle = np.median(apart, axis=1, keepdims=True)
-    spread = NORMAL * np.median(np.abs(apart - middle), axis=1, keepdims=True)
+def _clear(apart: Matrix, varying: Matrix) -> Matrix:
+    """What is clear of the ups and downs of a rank, 0 elsewhere.
+
+    Args:
+        apart: how much longer each rank is than what it is compared with.
+        varying: what shows these ups and downs, of each rank or of all: float[rank or 1, step].
+    """
+    spread = _deviations(varying)
     # A rank is not clear of its own ups and downs alone, but of those of all.
     clear = CLEAR * np.maximum(spread, np.median(spread))
     return np.where(apart > clear, apart, 0.0)
+
+
+def _deviations(apart: Matrix) -> Matrix:
+    """What each rank varies by: float[rank, 1]."""
+    middle = np.median(apart, axis=1, keepdims=True)
+    return NORMAL * np.median(np.abs(apart - middle), axis=1, keepdims=True)
 
 
 def _less_of(part: str, times: Matrix, less: Matrix) -> Change:
@@ -169,11 +217,13 @@ def _less_of(part: str, times: Matrix, less: Matrix) -> Change:
 
 def _finding(facts: Facts, candidate: _Candidate) -> Finding:
     outcome = facts.outcome(candidate.change)
+    if candidate.excess is not None:
+        return replace(describe_slow_ranks(facts, candidate.excess, outcome), confidence=MAX_CONFIDENCE)
     ranks = tuple(facts.ranks[row] for row in candidate.rows)
     pattern = find_pattern(candidate.by_step_ns, facts.steps.numbers)
     return Finding(
         class_=candidate.class_,
-        cause="unexplained",
+        cause=cause_of(pattern) if candidate.is_lapse else "unexplained",
         ranks=ranks,
         predicted_gain=outcome.gain,
         gain_interval=outcome.interval,
@@ -181,11 +231,14 @@ def _finding(facts: Facts, candidate: _Candidate) -> Finding:
         confidence=MAX_CONFIDENCE,
         evidence={
             "what": candidate.what,
+            **({"part": candidate.what} if candidate.is_lapse else {}),
             "mean_saved_ns": round(outcome.mean_saved_ns),
             "pattern": pattern.kind,
             **pattern.evidence,
         },
-        remedy=(
+        remedy=remedy_of(pattern)
+        if candidate.is_lapse
+        else (
             f"Look at {candidate.what} {pattern.words} in the timeline (tl-dash), and with py-spy dump --pid of a rank while it "
             "lasts."
         ),
@@ -197,6 +250,8 @@ def _sentence(facts: Facts, candidate: _Candidate, saved_ns: float, when: str) -
     step, saved = milliseconds(facts.mean_step_ns), milliseconds(saved_ns)
     if candidate.is_half:
         return f"Unexplained: {candidate.what}: in half the time, or what is ordinary, each {step} step would be {saved} shorter."
+    if candidate.is_lapse:
+        return f"{candidate.what.capitalize()} of every rank takes longer {when} than otherwise: {saved} of each {step} step."
     who = name_ranks(tuple(facts.ranks[row] for row in candidate.rows), len(facts.ranks))
     return (
         f"Unexplained: {candidate.what} of {who[0].lower()}{who[1:]} costs {saved} of each {step} step more than it does "

@@ -27,7 +27,7 @@ from ...timeline.model.step_sums import PARTS as SUMS
 from ...timeline.model.step_sums import WAIT
 from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import COMMUNICATION_CATEGORIES, SYNCHRONIZE, Category, LaneKind
-from .arrays import IntMatrix
+from .arrays import Integers, IntMatrix
 from .device_breakdown import assign_device
 from .intervals import EMPTY, Intervals, intersect, of_spans, subtract, total_within, union
 from .steps import Steps
@@ -206,17 +206,26 @@ def typical_parts(
         parts_ns: by part, int64[..., step].
         total_ns: the median step.
     """
-    flat = {part: values.reshape(-1) for part, values in parts_ns.items()}
-    durations = np.sum(list(flat.values()), axis=0)
-    if not len(durations):
-        return dict.fromkeys(flat, 0)
-    low, high = np.quantile(durations, [0.25, 0.75])
-    middle = (durations >= low) & (durations <= high)
-    if not middle.any():  # of two steps neither lies between the quartiles
-        middle[:] = True
-    means = {part: float(values[middle].mean()) for part, values in flat.items()}
-    scale = total_ns / max(sum(means.values()), 1.0)
-    rounded = {part: round(value * scale) for part, value in means.items()}
-    largest = max(rounded, key=rounded.__getitem__)
-    rounded[largest] += total_ns - sum(rounded.values())
-    return rounded
+    flat = {part: values.reshape(1, -1) for part, values in parts_ns.items()}
+    return typical_parts_of_each(flat, np.array([total_ns]))[0]
+
+
+def typical_parts_of_each(parts_ns: dict[str, IntMatrix], totals_ns: Integers) -> list[dict[str, int]]:
+    """`typical_parts` of each row.
+
+    Args:
+        parts_ns: by part, int64[row, step].
+        totals_ns: the median step of each row, int64[row].
+    """
+    durations = sum(parts_ns.values(), np.zeros((1, 1), np.int64))
+    if not parts_ns or not durations.shape[1]:
+        return [dict.fromkeys(parts_ns, 0) for _ in totals_ns]
+    low, high = np.quantile(durations, [0.25, 0.75], axis=1)
+    middle = (durations >= low[:, None]) & (durations <= high[:, None])
+    middle[~middle.any(axis=1)] = True  # of two steps neither lies between the quartiles
+    means = np.stack([np.sum(values, axis=1, where=middle) for values in parts_ns.values()], axis=1)
+    means = means / middle.sum(axis=1)[:, None]
+    rounded = np.rint(means * (totals_ns / np.maximum(means.sum(axis=1), 1.0))[:, None]).astype(np.int64)
+    rows = np.arange(len(rounded))
+    rounded[rows, rounded.argmax(axis=1)] += totals_ns - rounded.sum(axis=1)
+    return [dict(zip(parts_ns, row, strict=True)) for row in rounded.tolist()]

@@ -49,10 +49,11 @@ def _sentences(condition: "Condition") -> Iterator[str]:
         yield "The run had not ended when this was read: no file has an end yet."
     if condition.is_incomplete:
         here = of_ranks(condition.recorded_ranks)
-        verb = "is" if len(condition.recorded_ranks) == 1 else "are"
+        is_one = len(condition.recorded_ranks) == 1
+        what = "ranks cannot be compared" if is_one else "the others may be slower or quicker than these"
         yield (
-            f"{condition.missing_ranks} of {condition.size} ranks have no file here (only {here} {verb}): ranks cannot be "
-            "compared."
+            f"{condition.missing_ranks} of {condition.size} ranks have no file here (only {here} {'is' if is_one else 'are'}): "
+            f"{what}."
         )
     if len(condition.recorded_ranks) > 1 and not condition.can_compare_times:
         yield _clocks(condition)

@@ -74,6 +74,8 @@ class Waiting:
 
 def find_endings(trace: Trace) -> tuple[RankEnding, ...]:
     """The end of each recorded rank of which the format tells."""
+    if not trace.meta.ends:  # most formats tell nothing, and millions of spans take a second
+        return ()
     spans = _Spans(trace.spans)
     alive, marked = _latest(trace.counters, "ts_ns"), _latest(trace.steps, "step")
     found = []
@@ -112,7 +114,9 @@ class _Spans:
     def __init__(self, table: pd.DataFrame) -> None:
         rank = table["rank"].to_numpy()
         self._order = np.argsort(rank, kind="stable")
-        self._rank = rank[self._order]
+        numbers, firsts = np.unique(rank[self._order], return_index=True)
+        lasts = np.append(firsts, len(rank))[1:].tolist()
+        self._bounds = dict(zip(numbers.tolist(), zip(firsts.tolist(), lasts, strict=True), strict=True))
         self.start_ns = table["start_ns"].to_numpy()
         self.end_ns = self.start_ns + table["dur_ns"].to_numpy()
         lanes = table["lane_kind"].cat
@@ -124,7 +128,7 @@ class _Spans:
 
     def rows_of(self, rank: int) -> np.ndarray:
         """The rows of a rank."""
-        first, last = np.searchsorted(self._rank, (rank, rank + 1))
+        first, last = self._bounds.get(rank, (0, 0))
         return self._order[first:last]
 
     def described(self, row: int) -> tuple[str, str]:

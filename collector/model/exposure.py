@@ -95,29 +95,33 @@ def exposed_by_collective(facts: Facts) -> pd.DataFrame:
     table = facts.in_steps(facts.collectives)
     if not facts.breakdown.knows_compute or table.empty:
         return table.iloc[:0].assign(exposed_ns=pd.Series(dtype=float))
-    parts = []
-    for row, rank in enumerate(facts.ranks):
-        mine = table[table["rank"] == rank]
-        ends = (mine["start_ns"] + mine["dur_ns"] + mine["copy_ns"] // 2).to_numpy()
-        order = np.argsort(ends, kind="stable")
-        mine, ends = mine.iloc[order], ends[order]
-        begin = np.concatenate((facts.steps.start_ns[row, :1], ends[:-1])) if len(ends) else ends
-        exposed = total_within(exposed_moments(facts, row), begin, np.maximum(ends, begin))
-        parts.append(mine.assign(exposed_ns=exposed.astype(float)))
-    return pd.concat(parts)
+    row_of_rank = {rank: row for row, rank in enumerate(facts.ranks)}
+    row = table["rank"].map(row_of_rank).fillna(-1).to_numpy(dtype=np.int64)
+    ends = (table["start_ns"] + table["dur_ns"] + table["copy_ns"] // 2).to_numpy()
+    order = np.lexsort((ends, row))
+    order = order[row[order] >= 0]
+    row, ends = row[order], ends[order]
+    exposed = np.zeros(len(order))
+    for number in np.unique(row).tolist():
+        first, last = np.searchsorted(row, (number, number + 1))
+        mine = ends[first:last]
+        begin = np.concatenate((facts.steps.start_ns[number, :1], mine[:-1]))
+        exposed[first:last] = total_within(exposed_moments(facts, number), begin, np.maximum(mine, begin))
+    return table.iloc[order].assign(exposed_ns=exposed)
 
 
-def exposed_by(facts: Facts, what: str) -> pd.DataFrame:
+def exposed_by(facts: Facts, what: str, collectives: pd.DataFrame | None = None) -> pd.DataFrame:
     """Exposed time of a mean step and rank, grouped.
 
     Args:
         what: "tensor", "layer", "caller" or "process set".
+        collectives: what `exposed_by_collective` has found; None to find it.
 
     Returns:
         `name`, `exposed_ns`, `bytes` (of a step and rank, 0 if unknown), `count` (of a step and rank); most exposed first.  A
         fused collective's time is divided among its tensors by their bytes.
     """
-    collectives = exposed_by_collective(facts)
+    collectives = exposed_by_collective(facts) if collectives is None else collectives
     empty = pd.DataFrame({"name": [], "exposed_ns": [], "bytes": [], "count": []})
     if collectives.empty:
         return empty

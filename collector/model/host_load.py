@@ -101,9 +101,10 @@ def _hosts(
     trace: Trace, means: "pd.Series[float]", sums: pd.DataFrame
 ) -> list[tuple[float, float | None, float | None]]:
     """For each host that was metered the busy share of its cores, that of others, and its cores for each rank."""
+    metered = means.to_dict()
 
     def of(name: str, ranks: list[int]) -> list[float]:
-        return [float(means[name, rank]) for rank in ranks if (name, rank) in means.index]
+        return [float(metered[name, rank]) for rank in ranks if (name, rank) in metered]
 
     of_sums = _own_percent(sums)
     by_host: dict[str, list[int]] = {}

@@ -1,7 +1,7 @@
 """Launches in less than half of their memory, for programs that hold an analysis for hours and look at one rank at a time."""
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -58,15 +58,27 @@ def rank_of(table: pd.DataFrame, rank: int) -> pd.DataFrame:
     return rows
 
 
-def without_launches(analysis: "Analysis") -> tuple["Analysis", Launches]:
-    """An analysis whose trace has none, with all that it has found out, and the launches."""
+def slim(analysis: "Analysis") -> tuple["Analysis", Launches]:
+    """An analysis with all that it has found out, whose trace has no launches and narrower spans; and the launches."""
     facts = analysis.facts
     _ = facts.device  # which needs them
     trace = facts.trace
-    lean = replace(facts, trace=replace(trace, launches=trace.launches.iloc[:0].copy()))
+    lean = replace(
+        facts, trace=replace(trace, launches=trace.launches.iloc[:0].copy(), spans=_with_narrow_numbers(trace.spans))
+    )
     given = {field.name for field in fields(facts)}
     vars(lean).update({name: found for name, found in vars(facts).items() if name not in given})
     return replace(analysis, facts=lean), Launches(trace.launches)
+
+
+def _with_narrow_numbers(spans: pd.DataFrame) -> pd.DataFrame:
+    """The same spans with the numbers that nobody calculates with in as few bytes as they need."""
+    columns: dict[str, Any] = {str(name): column for name, column in spans.items()}
+    for name, dtype in (("rank", np.int16), ("args_row", np.int32)):
+        values = spans[name].to_numpy()
+        if len(values) and np.iinfo(dtype).min <= int(values.min()) and int(values.max()) <= np.iinfo(dtype).max:
+            columns[name] = values.astype(dtype)
+    return pd.DataFrame(columns, copy=False)
 
 
 def _pack(rows: pd.DataFrame) -> _OfRank:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.model.trace import Trace
+from ...timeline.model.trace import Trace, by_rank
 from ...timeline.vocabulary import DATA_FETCH, DATA_WAIT, LaneKind
 from .arrays import Floats, Mask
 from .intervals import Times
@@ -62,8 +62,9 @@ def find_loading(trace: Trace, steps: Steps) -> Loading:
     made = spans[(spans["name"] == DATA_FETCH) & (spans["lane_kind"] == str(LaneKind.WORKER))]
     parts: list[dict[str, np.ndarray]] = []
     count = 0
+    waits_of, made_of = by_rank(waits), by_rank(made)
     for row, rank in enumerate(steps.ranks):
-        found = _of_rank(trace, waits[waits["rank"] == rank], made[made["rank"] == rank])
+        found = _of_rank(trace, waits_of.get(rank, waits.iloc[:0]), made_of.get(rank, made.iloc[:0]))
         if found is None:
             continue
         begin, end = steps.start_ns[row, 0], steps.end_ns[row, -1]
@@ -101,10 +102,9 @@ def _of_rank(trace: Trace, waits: pd.DataFrame, made: pd.DataFrame) -> dict[str,
     batch = _number_in(trace, made, b'"batch":')
     if (batch < 0).any():
         return None
-    made = made.assign(batch=batch).sort_values("start_ns", kind="stable")
-    # A batch number comes again in every epoch.
-    made["epoch"] = made.groupby("batch").cumcount()
-    made = made.sort_values(["epoch", "batch"], kind="stable")
+    by_start = np.argsort(made["start_ns"].to_numpy(), kind="stable")
+    made, batch = made.iloc[by_start], batch[by_start]
+    made = made.iloc[np.lexsort((batch, _times_before(batch)))]
     count = min(len(waits), len(made))
     begun = made["start_ns"].to_numpy()[:count]
     ends = (made["start_ns"] + made["dur_ns"]).to_numpy()[:count]
@@ -134,6 +134,16 @@ def _of_rank(trace: Trace, waits: pd.DataFrame, made: pd.DataFrame) -> dict[str,
         "ordered_ns": ordered.astype(float),
         "fresh": fresh,
     }
+
+
+def _times_before(numbers: Times) -> Times:
+    """How often each of the numbers has come before: a batch's comes again in every epoch."""
+    order = np.argsort(numbers, kind="stable")
+    ordered, place = numbers[order], np.arange(len(numbers))
+    is_first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+    times = np.empty(len(numbers), dtype=np.int64)
+    times[order] = place - np.maximum.accumulate(np.where(is_first, place, 0))
+    return times
 
 
 def _freed_by(index: Times, begun: Times, taken: Times, workers: int) -> Times:

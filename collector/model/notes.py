@@ -4,6 +4,7 @@ from typing import Final
 
 import numpy as np
 
+from ...timeline.model.trace import TraceMeta
 from ...timeline.vocabulary import GPU_CLOCK_OFF
 from ..facts import Facts
 from .condition import Condition
@@ -24,7 +25,7 @@ def make_notes(facts: Facts, condition: Condition) -> tuple[str, ...]:
         notes.append("this trace has no step marks: steps were inferred from recurring tensors")
     has_none = facts.trace.collectives.empty and facts.trace.arrivals.empty
     if meta.size > 1 and has_none and meta.knows_order:
-        notes.append(_no_collective(meta.runtime))
+        notes.append(_no_collective(meta))
     if not meta.knows_order:
         notes.append(
             "only the sums of the parts of each step were recorded: they show which rank is slow and in which part, but neither "
@@ -65,10 +66,11 @@ def _unseen_steps(facts: Facts) -> list[str]:
     return [f"of {len(first)} more steps only sums were recorded: mean {mean}, median {median}, p95 {high}"]
 
 
-def _no_collective(runtime: str) -> str:
-    why = (
-        "they call none, or none of those that tlkit.instrument() sees, or the model was wrapped before it was called"
-        if runtime == "torch"
-        else "was the model wrapped in hvd.DistributedOptimizer?"
-    )
+def _no_collective(meta: TraceMeta) -> str:
+    if meta.runtime == "torch":
+        why = "they call none, or none of those that tlkit.instrument() sees, or the model was wrapped before it was called"
+    elif meta.format in {"tlkit", "horovod"}:
+        why = "was the model wrapped in hvd.DistributedOptimizer?"
+    else:
+        why = "these ranks may be jobs of their own, or communicate in a way that this trace does not show"
     return f"no collective was found although the job has several ranks: {why}"

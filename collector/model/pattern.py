@@ -17,6 +17,7 @@ ONE_STRETCH: Final = 0.9
 MIN_STRETCH: Final = 4
 #: How closely growth has to follow the steps' numbers.
 GROWS: Final = 0.8
+GROWING_WORDS: Final = "more and more from step to step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +41,7 @@ def find_pattern(amounts: np.ndarray, numbers: np.ndarray) -> Pattern:
     count, total = int(hit.sum()), len(hit)
     evidence: dict[str, Any] = {"steps_ratio": round(count / max(total, 1), 3), "steps": numbers[hit][:20].tolist()}
     if count >= MIN_STRETCH and _grows(amounts):
-        return Pattern(kind="growing", words="more and more from step to step", evidence=evidence)
+        return Pattern(kind="growing", words=GROWING_WORDS, evidence=evidence)
     if count >= ALWAYS_RATIO * total:
         return Pattern(kind="always", words="in every step", evidence=evidence)
     distances = np.diff(numbers[hit])

@@ -35,6 +35,7 @@ MIN_SPIKE_RATIO: Final = 0.1
 TOGETHER_RATIO: Final = 0.5
 #: Ranks that are slow now and then are named with those that are so more often, from this share of their excess on.
 SELDOM_RATIO: Final = 0.2
+TWICE: Final = 2
 #: A rank that is slow in so many of the steps is slow always.
 ALWAYS_RATIO: Final = 0.8
 #: The deviation of normal noise is so many times its median absolute deviation.
@@ -87,9 +88,10 @@ def find_excess(work_ns: np.ndarray, step_ns: float) -> Excess | None:
         return None
     often = (excess > 0).sum(axis=1)
     amount = excess.sum(axis=1) / np.maximum(often, 1)
-    # Together as much; or as long each time, if not as often.
+    # Together as much; or as long each time, if not as often.  Once is enough where nobody is slow more than twice: in turn.
+    enough = often > (1 if often[mean.argmax()] > TWICE else 0)
     named = (mean >= TOGETHER_RATIO * mean.max()) | (
-        (amount >= TOGETHER_RATIO * amount[mean.argmax()]) & (mean >= SELDOM_RATIO * mean.max()) & (often > 1)
+        (amount >= TOGETHER_RATIO * amount[mean.argmax()]) & (mean >= SELDOM_RATIO * mean.max()) & enough
     )
     excess = np.where(named[:, None], excess, 0.0)
     rows = tuple(int(row) for row in np.argsort(-mean, kind="stable") if named[row])

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...timeline.vocabulary import Category
 from .arrays import Integers
-from .breakdown import PARTS, Breakdown, typical_parts
+from .breakdown import PARTS, Breakdown, typical_parts, typical_parts_of_each
 from .steps import Steps
 from .words import milliseconds
 
@@ -79,12 +79,12 @@ def median_step(breakdown: Breakdown, times: StepTimes) -> dict[str, int]:
     return typical_parts(dict(breakdown.parts_ns), times.median_ns)
 
 
-def median_step_of_rank(steps: Steps, breakdown: Breakdown, row: int) -> dict[str, int]:
-    """Parts of the median step of the rank in row `row`, in ns; they sum to it."""
+def median_steps_by_rank(steps: Steps, breakdown: Breakdown) -> dict[int, dict[str, int]]:
+    """Parts of the median step of each rank, in ns; they sum to it."""
     if not steps.duration_ns.size:
-        return dict.fromkeys(PARTS, 0)
-    of_rank = {name: values[row] for name, values in breakdown.parts_ns.items()}
-    return typical_parts(of_rank, int(np.median(steps.duration_ns[row])))
+        return {rank: dict.fromkeys(PARTS, 0) for rank in steps.ranks}
+    medians = np.median(steps.duration_ns, axis=1).astype(np.int64)
+    return dict(zip(steps.ranks, typical_parts_of_each(dict(breakdown.parts_ns), medians), strict=True))
 
 
 def mean_step(breakdown: Breakdown, times: StepTimes) -> dict[str, int]:

@@ -22,8 +22,12 @@ def waits_for(facts: Facts) -> pd.DataFrame:
     key = ["process_set", "seq"]
     last = table.sort_values("asked_ns", kind="stable").groupby(key, observed=True)[["rank", "asked_ns"]].last()
     joined = table.join(last.rename(columns={"rank": "culprit", "asked_ns": "last_ns"}), on=key)
-    joined["wait_ns"] = joined["last_ns"] - joined["asked_ns"]
     pairs = joined[joined["rank"] != joined["culprit"]].rename(columns={"rank": "waiter"})
+    # Several collectives are asked for while the culprit has asked for none: no moment is waited twice.
+    pairs = pairs.sort_values(["waiter", "culprit", "asked_ns"], kind="stable")
+    reached = pairs.groupby(["waiter", "culprit"])["last_ns"].cummax()
+    reached = reached.groupby([pairs["waiter"], pairs["culprit"]]).shift(fill_value=np.iinfo(np.int64).min)
+    pairs["wait_ns"] = (pairs["last_ns"] - np.maximum(pairs["asked_ns"], reached)).clip(lower=0)
     of_waiter = joined.groupby("rank").size()
     grouped = (
         pairs.groupby(["waiter", "culprit"]).agg(mean_ns=("wait_ns", "sum"), count=("wait_ns", "size")).reset_index()

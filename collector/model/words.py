@@ -25,6 +25,18 @@ def milliseconds(value_ns: float) -> str:
     return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 1 else f"{value:.2f} ms"  # noqa: PLR2004
 
 
+def signed(value_ns: float) -> str:
+    """A difference of durations, in ms, or in µs where that would be a zero with a sign.
+
+    >>> signed(33_000_000), signed(-150_000), signed(-12_300), signed(-40)
+    ('+33.0 ms', '-0.15 ms', '-12 µs', '0 µs')
+    """
+    if abs(value_ns) >= 1e5:  # noqa: PLR2004  0.1 ms
+        return ("+" if value_ns > 0 else "-") + milliseconds(abs(value_ns))
+    whole = round(value_ns / 1e3)
+    return f"{whole:+d} µs" if whole else "0 µs"
+
+
 def name_ranks(ranks: Sequence[int], size: int) -> str:
     """Ranks as the subject of a sentence.
 

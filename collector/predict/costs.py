@@ -16,7 +16,9 @@ _BACKWARD: Final = PARTS.index(str(Category.BACKWARD))
 LARGE_NBYTES: Final = 1 << 20
 LARGE_LATENCY_NS: Final = 500_000.0
 #: A line through times and sizes needs some distance between the sizes.
-DISTANCE: Final = 4
+DISTANCE: Final = 2.0
+#: Sizes are taken together if they are about alike: so many groups between a size and its double.
+SIZES_AN_OCTAVE: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,15 +69,29 @@ def find_costs(graph: Graph, breakdown: Breakdown, contention_ns: Matrix) -> Cos
 
 def _latency_ns(operations: Operations, took: Floats) -> float:
     """Where the line through durations over bytes meets zero bytes; the quickest size's median where there is no line."""
-    sized = (operations.nbytes >= 0) & np.array([kind != "barrier" for kind in operations.kind], dtype=bool)
+    sized = (operations.nbytes > 0) & np.array([kind != "barrier" for kind in operations.kind], dtype=bool)
     if not sized.any():
         return 0.0  # of unknown sizes everything may be bytes
-    sizes = np.unique(operations.nbytes[sized]).astype(float)
-    medians = np.array([np.median(took[sized & (operations.nbytes == size)]) for size in sizes])
-    quickest = float(medians.min())
-    if len(sizes) > 2 and sizes.max() > DISTANCE * max(sizes.min(), 1.0):  # noqa: PLR2004
-        slope, intercept = np.polyfit(sizes, medians, 1)
-        if slope > 0:
-            return float(np.clip(intercept, 0.0, quickest))
+    sizes, times = operations.nbytes[sized].astype(float), took[sized]
+    if sizes.max() >= DISTANCE * max(sizes.min(), 1.0):
+        return fitted_latency_ns(sizes, times)
+    quickest = min(float(np.median(times[sizes == size])) for size in np.unique(sizes))
     # Of a single size nobody knows the line; large ones are mostly bytes.
     return min(quickest, LARGE_LATENCY_NS) if float(np.median(sizes)) >= LARGE_NBYTES else quickest
+
+
+def fitted_latency_ns(nbytes: Floats, took_ns: Floats) -> float:
+    """What collectives take at their quickest, less what goes with their bytes; 0 if sizes do not tell.
+
+    The tenth percentile of each size: a busy processor makes some collectives slow, a far network all of them.
+    """
+    nbytes, took = nbytes[nbytes > 0], took_ns[nbytes > 0]
+    if not len(nbytes) or nbytes.max() < DISTANCE * nbytes.min():
+        return 0.0  # no line through one point
+    # Fused batches hardly ever have the same size twice.
+    size = np.floor(SIZES_AN_OCTAVE * np.log2(nbytes))
+    sizes, count = np.unique(size, return_counts=True)
+    quick = np.array([np.quantile(took[size == one], 0.1) for one in sizes])
+    mean = np.array([nbytes[size == one].mean() for one in sizes])
+    slope, intercept = np.polyfit(mean, quick, 1, w=np.sqrt(count))
+    return float(np.clip(intercept if slope > 0 else quick.min(), 0.0, quick.min()))

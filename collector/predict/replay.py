@@ -153,10 +153,14 @@ class Replay:
         begin = np.maximum(
             np.where(same >= 0, made[:, np.maximum(same, 0)], -np.inf), np.where(freed >= 0, ordered, order)
         )
-        # Of what was ordered before the analysed steps only the wait itself is known, or that it had been made in time.
+        # Of what was ordered before the analysed steps only the wait itself is known, or when it had been made; the wait for
+        # another batch may have hidden that this one takes long, too.
         late_ns = np.maximum(loading.made_ns[batches] - loading.wait_start_ns[batches], 0)
+        sooner_ns = loading.busy_ns[batches] - busy[:, batches]
         before = np.where(
-            late_ns > 0, asked_for[:, batches] + np.where(busy[:, batches] > 0, late_ns, 0), loading.made_ns[batches]
+            late_ns > 0,
+            asked_for[:, batches] + np.where(busy[:, batches] > 0, late_ns, 0),
+            loading.made_ns[batches] - sooner_ns,
         )
         made[:, batches] = np.where(np.isfinite(begin), begin + busy[:, batches], before)
         ended: Matrix = made[:, batches]
@@ -231,7 +235,9 @@ def _program(graph: Graph) -> list[_Turn]:
     """
     order = np.argsort(graph.wait_segment, kind="stable")
     rank_of_wait = graph.segment_rank[graph.wait_segment[order]]
-    queues = [order[rank_of_wait == row].tolist() for row in range(len(graph.steps.ranks))]
+    by_rank = order[np.argsort(rank_of_wait, kind="stable")]
+    ends = np.cumsum(np.bincount(rank_of_wait, minlength=len(graph.steps.ranks)))
+    queues = [waits.tolist() for waits in np.split(by_rank, ends[:-1])]
     waiting = _Waiting(graph)
     turns: list[_Turn] = []
     at = [0] * len(queues)

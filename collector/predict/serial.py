@@ -85,7 +85,7 @@ class Serial:
         unit = self._units()
         saved = np.where(
             self.is_call,
-            self._of_calls(unit, left_out, lead - sooner + run),
+            self._of_calls(unit, left_out, lead, lead - sooner + run),
             self._of_gradients(unit, left_out, np.where(left_out, 0.0, run), lead, sooner),
         )
         return self.by_step(saved)
@@ -102,13 +102,19 @@ class Serial:
         numbers: Rows = np.cumsum(begins) - 1
         return numbers
 
-    def _of_calls(self, unit: Rows, gone: Mask, takes: Floats) -> Floats:
-        """What each call takes less, with the code between two that are gone."""
+    def _of_calls(self, unit: Rows, gone: Mask, lead: Floats, takes: Floats) -> Floats:
+        """What each call takes less, with the code between two that are gone.
+
+        The first call of a stretch waits for the last rank; without it, what comes next waits for that rank.
+        """
         took = self.end_ns - self.asked_ns
         between = np.zeros(len(unit))
-        same = unit[1:] == unit[:-1]
-        between[1:] = np.where(same, np.maximum(self.asked_ns[1:] - self.end_ns[:-1], 0.0), 0.0)
-        saved: Floats = np.where(gone, took + between, took - takes)
+        same = np.concatenate(([False], unit[1:] == unit[:-1]))
+        between[1:] = np.where(same[1:], np.maximum(self.asked_ns[1:] - self.end_ns[:-1], 0.0), 0.0)
+        following = lead[self.is_call & same]  # all ranks ask for it when the call in front is through
+        agreeing = float(np.median(following)) if len(following) else float(np.quantile(lead, QUICK))
+        late = np.where(same, 0.0, np.maximum(lead - agreeing, 0.0))
+        saved: Floats = np.where(gone, took - late + between, took - takes)
         return saved
 
     def _of_gradients(self, unit: Rows, gone: Mask, run: Floats, lead: Floats, sooner: Floats) -> Floats:

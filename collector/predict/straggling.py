@@ -64,6 +64,8 @@ def find_stragglers(facts: Facts) -> list[tuple[Excess, Change]]:
     whole = everything, Change(work={part: removed(facts.part(part).astype(float), ns) for part, ns in less.items()})
     if not parts or _is_most(facts, parts[0], whole):
         return [*parts[:1], whole, *parts[1:]]
+    if _are_several(facts, everything):
+        return [*parts, whole]
     # One rank that is slower in everything is told as that, if it gains nearly as much.
     is_nearly = facts.outcome(whole[1]).gain >= NEARLY * facts.outcome(parts[0][1]).gain
     return [whole, *parts] if is_nearly else [*parts, whole]
@@ -79,6 +81,18 @@ def _is_most(facts: Facts, part: tuple[Excess, Change], whole: tuple[Excess, Cha
     amounts = float(one.excess_ns[main].sum()) / float(everything.excess_ns[main].sum())
     clearer = amounts * everything.spread_ns / max(one.spread_ns, 1.0)
     return min(gains, amounts) >= (HALF_OF_IT if clearer >= MUCH_CLEARER else MOST_OF_IT)
+
+
+def _are_several(facts: Facts, everything: Excess) -> bool:
+    """Whether ranks are slow in different parts of the step, each mostly in one: several faults, and no set of slow ranks."""
+    found = set()
+    for row in everything.rows:
+        slow = everything.slow[row]
+        longer = {part: float(longer_ns(facts, part, everything)[row][slow].sum()) for part in PARTS_OF_WORK}
+        part = max(longer, key=longer.__getitem__)
+        if longer[part] >= MOST_OF_IT * sum(longer.values()):
+            found.add(part)
+    return len(found) > 1
 
 
 def own_idle(idle_ns: np.ndarray, step_ns: float) -> Excess | None:

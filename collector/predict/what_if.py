@@ -71,7 +71,7 @@ def predict(facts: Facts, changes: Sequence[str]) -> Prediction:
         step_ns=facts.mean_step_ns,
         predicted_ns=facts.mean_step_ns - outcome.mean_saved_ns,
         gain=outcome.gain,
-        gain_interval=widened(outcome.interval, error),
+        gain_interval=widened(outcome.gain, outcome.interval, error),
     )
 
 

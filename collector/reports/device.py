@@ -18,6 +18,7 @@ from ..model.device import Device
 from ..model.idle import REASONS
 from ..model.kernels import KernelRow
 from ..model.words import duration, shorten
+from .markup import scrolling
 
 #: Rows of a table that people read.
 MAX_ROWS: Final = 6
@@ -32,7 +33,7 @@ _PARTS: Final = {
     "backward": "kernels of backward",
     "collective": "collectives that no kernel hides",
     "optimizer": "kernels of the optimizer",
-    "other": "other kernels",
+    "other": "other kernels, copies within the device",
 }
 #: Reasons of idle time (idle.REASONS) in words.
 REASON_WORDS: Final = {
@@ -77,7 +78,7 @@ class DeviceTable:
             "".join(f"<td{kind}>{text(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) for row in self.rows
         )
         rows = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f'<h2>{text(self.title)}</h2><div class="scrolls"><table><tr>{head}</tr>{rows}</table></div>'
+        return f"<h2>{text(self.title)}</h2>{scrolling(self.title, f'<table><tr>{head}</tr>{rows}</table>')}"
 
     def to_markdown(self, escape: Callable[[str], str]) -> Iterator[str]:
         """Lines; cells through `escape`."""

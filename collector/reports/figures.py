@@ -19,6 +19,8 @@ Figure = dict[str, Any]
 
 #: Bars and cells across; more than a screen has no room for.
 MAX_COLUMNS: Final = 400
+#: Fewer steps are numbers: a line through two points looks like a trend, and so does a histogram of them.
+MIN_STEPS: Final = 3
 MAX_RANKS: Final = 256
 MAX_SIZES: Final = 500
 
@@ -158,11 +160,13 @@ def steps_over_time(
     }
 
 
-def durations(analysis: Analysis, theme: str = "light") -> Figure:
-    """How long steps take: the distribution of the job's steps, with median and p95."""
+def durations(analysis: Analysis, theme: str = "light") -> Figure | None:
+    """How long steps take: the distribution of the job's steps, with median and p95; None of fewer than MIN_STEPS."""
     times = step_times(analysis.facts.steps, analysis.facts.breakdown)
+    if times.count < MIN_STEPS:
+        return None
     counts, edges = np.histogram(times.durations_ns / 1e6, bins=min(60, max(10, int(times.count**0.5) * 2)))
-    high = float(counts.max()) if len(counts) else 1.0
+    high = float(counts.max())
     return {
         "data": [
             {
@@ -185,19 +189,24 @@ def durations(analysis: Analysis, theme: str = "light") -> Figure:
     }
 
 
-def strip(analysis: Analysis, theme: str = "light") -> Figure:
-    """Step time over the run, with median and p95; each point of a long run is the longest of its stretch."""
+def strip(analysis: Analysis, theme: str = "light") -> Figure | None:
+    """Step time over the run, with median and p95; each point of a long run is the longest of its stretch.
+
+    None of fewer than MIN_STEPS.
+    """
     times = step_times(analysis.facts.steps, analysis.facts.breakdown)
+    if times.count < MIN_STEPS:
+        return None
     numbers = analysis.facts.steps.numbers
     width = max(1, -(-times.count // MAX_COLUMNS))
     starts = np.arange(0, times.count, width)
-    longest = np.maximum.reduceat(times.durations_ns, starts) if times.count else times.durations_ns
-    ends = (float(numbers[0]), float(numbers[-1])) if times.count else (0.0, 1.0)
+    longest = np.maximum.reduceat(times.durations_ns, starts)
+    ends = float(numbers[0]), float(numbers[-1])
     return {
         "data": [
             {
                 "type": "scatter",
-                "mode": "lines" if times.count > 60 else "lines+markers",  # noqa: PLR2004  points that touch are a line
+                "mode": _mode(times.count),
                 "name": "step" if width == 1 else f"longest of {width} steps",
                 "x": numbers[starts].tolist(),
                 "y": as_milliseconds(longest.astype(float)),
@@ -228,7 +237,7 @@ def two_strips(runs: Sequence[tuple[str, Analysis]], theme: str = "light") -> Fi
         data.append(
             {
                 "type": "scatter",
-                "mode": "lines" if most > 60 else "lines+markers",  # noqa: PLR2004  points that touch are a line
+                "mode": _mode(most),
                 "name": f"{name}: median {times.median_ns / 1e6:.1f} ms",
                 "x": (stretch[starts] * width).tolist(),
                 "y": as_milliseconds(longest.astype(float)),
@@ -245,6 +254,13 @@ def two_strips(runs: Sequence[tuple[str, Analysis]], theme: str = "light") -> Fi
             yaxis={"title": {"text": of}, "rangemode": "tozero"},
         ),
     }
+
+
+def _mode(steps: int) -> str:
+    """How a series of so many steps is drawn: two points are no line, and points that touch are nothing but one."""
+    if steps < MIN_STEPS:
+        return "markers"
+    return "lines" if steps > 60 else "lines+markers"  # noqa: PLR2004
 
 
 def _marks(times: StepTimes, ends: tuple[float, float], theme: str, *, upright: bool) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import pandas as pd
 from ...timeline.commands.arguments import clean
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, Category, LaneKind
 from ..analysis import Analysis
-from ..model.loading import Loading, find_loading
+from ..model.loading import Loading
 from .figures import Figure, as_milliseconds, in_columns, layout, steps_axis, whole_steps
 from .palette import COLOURS
 
@@ -31,13 +31,23 @@ def loading_spans(analysis: Analysis) -> pd.DataFrame:
     return spans[spans["lane_kind"].isin(_DATA)]
 
 
+def waits_in(loading: pd.DataFrame) -> pd.DataFrame:
+    """The spans in which the training waits for a batch: ours, else what a profile says that it does on the training's thread."""
+    own = loading[loading["name"] == DATA_WAIT]
+    if not own.empty:
+        return own
+    is_wait = (loading["lane_kind"] == str(LaneKind.DATA)) & (loading["category"] == str(Category.DATA))
+    return loading[is_wait & ~loading["name"].isin([DATA_FETCH, DATASET, COLLATE])]
+
+
 def stages(analysis: Analysis, loading: pd.DataFrame, theme: str = "light") -> Figure | None:
     """What a batch of each rank goes through, mean; None where nobody is seen making batches."""
     fetches = loading[loading["name"] == DATA_FETCH]
     if fetches.empty:
         return None
     facts = analysis.facts
-    ranks = [rank for rank in facts.trace.meta.ranks if (fetches["rank"] == rank).any()][:MAX_RANKS]
+    slowest = fetches.groupby("rank", observed=True)["dur_ns"].mean().nlargest(MAX_RANKS, keep="all").head(MAX_RANKS)
+    ranks = sorted(int(str(rank)) for rank in slowest.index)
     totals = loading.groupby(["rank", "name"], observed=True)["dur_ns"].sum()
     counts = fetches.groupby("rank", observed=True).size()
 
@@ -101,7 +111,7 @@ def _queued(analysis: Analysis, ranks: list[int]) -> tuple[np.ndarray, np.ndarra
 def _matched(analysis: Analysis) -> Loading | None:
     if not analysis.facts.steps.count:
         return None
-    found = find_loading(analysis.trace, analysis.facts.steps)
+    found = analysis.facts.loading
     return found if len(found) else None
 
 
@@ -160,13 +170,13 @@ def workers(analysis: Analysis, loading: pd.DataFrame, rank: int, theme: str = "
     if mine.empty:
         return None
     data: list[dict[str, Any]] = []
-    for name, label, colour in (
-        (DATA_WAIT, "the training waits", "collective"),
-        (DATA_FETCH, "makes a batch", "other"),
-        (DATASET, "dataset", "data"),
-        (COLLATE, "collate", "fusion"),
+    for spans, label, colour, width in (
+        (waits_in(mine), "the training waits", "collective", 0.9),
+        (mine[mine["name"] == DATA_FETCH], "makes a batch", "other", 0.9),
+        (mine[mine["name"] == DATASET], "dataset", "data", 0.5),
+        (mine[mine["name"] == COLLATE], "collate", "fusion", 0.5),
     ):
-        of_name = mine[mine["name"] == name].head(MAX_MARKS)
+        of_name = spans.head(MAX_MARKS)
         if of_name.empty:
             continue
         low = np.maximum(of_name["start_ns"].to_numpy(), begin)
@@ -179,11 +189,13 @@ def workers(analysis: Analysis, loading: pd.DataFrame, rank: int, theme: str = "
                 "y": [clean(str(lane)) for lane in of_name["lane"]],
                 "base": np.round((low - begin) / 1e6, 4).tolist(),
                 "x": np.round((high - low) / 1e6, 4).tolist(),
-                "width": 0.9 if name in {DATA_WAIT, DATA_FETCH} else 0.5,
+                "width": width,
                 "marker": {"color": COLOURS[colour]},
                 "hovertemplate": "%{y}: %{x:.2f} ms<extra>%{fullData.name}</extra>",
             }
         )
+    if not data:
+        return None
     lanes = sorted({str(lane) for trace in data for lane in trace["y"]}, key=_in_order)
     numbers = facts.steps.numbers
     return {

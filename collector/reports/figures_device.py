@@ -23,6 +23,8 @@ MAX_POINTS: Final = 240
 WIDTH: Final = 460
 #: With more ranks a plot shows the lowest, the median and the highest.
 MAX_LINES: Final = 7
+#: Devices that have a bar of their own.
+MAX_DEVICES: Final = 32
 #: What changes by less than this share of its largest value stands still.
 MOVES_RATIO: Final = 0.02
 #: Two samples of a rank are no curve.
@@ -133,10 +135,14 @@ def steps_behind(analysis: Analysis, theme: str, rank: int | None = None) -> lis
     ]
 
 
-def busy(device: Device, theme: str = "light", most: int = 32) -> Figure:
-    """What each device does in a mean step, or in the recording: its parts, and its idle time by reason."""
+def busy(device: Device, theme: str = "light") -> Figure:
+    """What each device does in a mean step, or in the recording: its parts, and its idle time by reason.
+
+    Of more than MAX_DEVICES those that are idle for longest are shown.
+    """
     count = max(device.steps.start_ns.shape[1], 1)
-    rows = range(min(len(device.steps.ranks), most))
+    idle = np.sum([values.sum(axis=1) for values in device.idle_ns.values()], axis=0)
+    rows = sorted(np.argsort(-idle, kind="stable")[:MAX_DEVICES].tolist())
     names = [f"rank {device.steps.ranks[row]}" for row in rows]
     parts = [
         (label_of(part, device.breakdown), COLOURS[part], device.breakdown.parts_ns[part])
@@ -155,7 +161,7 @@ def busy(device: Device, theme: str = "light", most: int = 32) -> Figure:
                 "orientation": "h",
                 "name": name,
                 "y": names,
-                "x": np.round(values.sum(axis=1)[list(rows)] / count / 1e6, 4).tolist(),
+                "x": np.round(values.sum(axis=1)[rows] / count / 1e6, 4).tolist(),
                 "marker": {"color": colour, "line": {"width": 0.5, "color": THEMES[theme]["paper"]}},
                 "hovertemplate": "%{y}: %{x:.2f} ms<extra>%{fullData.name}</extra>",
             }

@@ -15,6 +15,7 @@ from ..findings import Finding
 from ..model.words import milliseconds
 from . import figures, figures_communication, figures_ranks
 from .device import device_tables
+from .markup import scrolling
 from .summary import Summary, summarize, title_of
 from .svg import STYLE, to_svg
 
@@ -45,7 +46,8 @@ body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: va
 @media print {{
   :root {{ color-scheme: light; {_COLOURS["light"]} }}
   body {{ padding: 0; max-width: none; font-size: 11pt; }} section, tr, li {{ break-inside: avoid; }} h2 {{ break-after: avoid; }}
-  .scrolls {{ overflow: visible; }} .scrolls td {{ white-space: normal; }} .scrolls > .chart {{ min-width: 0; }}
+  .scrolls {{ overflow: visible; }} .scrolls .words {{ white-space: normal; }} td:first-child {{ min-width: 9ch; }}
+  .scrolls > .chart {{ min-width: 0; }}
   details::details-content {{ content-visibility: visible; block-size: auto; }}
 }}
 """
@@ -97,10 +99,10 @@ def analysis_cell(analysis: Analysis) -> str:
         _plan(summary),
         _parts(summary),
     ]
-    if analysis.facts.steps.count:
-        figure = figures.strip(analysis)
+    figure = figures.strip(analysis)
+    if figure is not None:
         parts.append(
-            f'<h2>Step time over the run</h2><div class="scrolls">{to_svg(figure, "Step time over the run")}</div>'
+            f"<h2>Step time over the run</h2>{scrolling('Step time over the run', to_svg(figure, 'Step time over the run'))}"
         )
     return _cell(parts)
 
@@ -145,7 +147,7 @@ def _plots(summary: Summary, analysis: Analysis) -> Iterator[str]:
     )
     for title, figure in plots:
         if figure is not None:
-            yield f'<section><h2>{_text(title)}</h2><div class="scrolls">{to_svg(figure, title)}</div></section>'
+            yield f"<section><h2>{_text(title)}</h2>{scrolling(title, to_svg(figure, title))}</section>"
 
 
 def _headline(summary: Summary) -> str:
@@ -175,7 +177,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
     )
     lines = ("".join(f"<{tag}>{_text(cell)}</td>" for tag, cell in zip(tags, row, strict=True)) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<h2>{_text(title)}</h2><div class="scrolls"><table><tr>{head}</tr>{body}</table></div>'
+    return f"<h2>{_text(title)}</h2>{scrolling(title, f'<table><tr>{head}</tr>{body}</table>')}"
 
 
 def _plan(summary: Summary) -> str:
@@ -209,7 +211,7 @@ def _parts(summary: Summary) -> str:
         (part.label, milliseconds(part.mean_ns), f"{part.share:.1%}", milliseconds(part.median_ns))
         for part in summary.shown_parts
     ]
-    return _table("The mean step", ("", "mean", "share", "median step"), rows if summary.steps.mean_ns else [])
+    return _table("The mean step", ("part", "mean", "share", "median step"), rows if summary.steps.mean_ns else [])
 
 
 def _blame(summary: Summary) -> str:
@@ -217,7 +219,7 @@ def _blame(summary: Summary) -> str:
         (f"rank {row.rank}", row.track, row.category, row.name, row.why, milliseconds(row.mean_ns), f"{row.share:.1%}")
         for row in summary.blame
     ]
-    return _table("Where the step goes", ("", "track", "category", "name", "why", "mean", "share"), rows)
+    return _table("Where the step goes", ("rank", "track", "category", "name", "why", "mean", "share"), rows)
 
 
 def _findings(summary: Summary) -> str:

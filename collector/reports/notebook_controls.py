@@ -23,10 +23,17 @@ def what_if_controls(facts: Facts) -> Any:
         raise UsageError("the controls need ipywidgets: pip install 'tlkit[notebook]'; predict() needs nothing more")
     import ipywidgets  # noqa: PLC0415  optional
 
-    wide = {"description_width": "12em"}
+    wide = {"description_width": "15em"}
     sliders = [
         ipywidgets.IntSlider(
-            AS_IT_IS, 0, AS_IT_IS, 5, description=f"{slider.label}, %", continuous_update=False, style=wide
+            AS_IT_IS,
+            0,
+            AS_IT_IS,
+            5,
+            description=f"{slider.label}, %",
+            continuous_update=False,
+            style=wide,
+            layout={"width": "36em"},
         )
         for slider in SLIDERS
     ]

@@ -21,7 +21,7 @@ from ..model.breakdown import EXPOSED, PARTS
 from ..model.condition import Condition
 from ..model.device import Device
 from ..model.exposure import Communication, describe_communication
-from ..model.step_times import StepTimes, describe_skew, mean_step, median_step, median_step_of_rank, step_times
+from ..model.step_times import StepTimes, describe_skew, mean_step, median_step, median_steps_by_rank, step_times
 from ..model.waiting import waits_for
 from ..model.words import milliseconds
 from ..predict.what_if import Prediction
@@ -146,9 +146,7 @@ def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled
         hidden_mean_ns=round(float(hidden.mean())) if hidden.size else 0,
         hidden_median_ns=int(np.median(hidden)) if hidden.size else 0,
         shows_hidden=facts.breakdown.knows_compute and bool(hidden.any()),
-        by_rank_ns={
-            rank: median_step_of_rank(facts.steps, facts.breakdown, row) for row, rank in enumerate(facts.ranks)
-        },
+        by_rank_ns=median_steps_by_rank(facts.steps, facts.breakdown),
         ranks=_ranks(analysis),
         ranks_of=len(facts.ranks),
         path=_path(analysis),

@@ -5,7 +5,6 @@ from typing import Any, Final
 from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from ..reports.report import make_report
 from .dumps import NoRecorderError
 from .guard import protect
 from .identity import RUN_ID
@@ -50,15 +49,8 @@ def create_api(jobs: Jobs, *, host: str = "127.0.0.1", token: str | None = None)
         run_id = request.args.get("run_id", "")
         if run_id and not RUN_ID.fullmatch(run_id):
             return _error(400, "run_id has to be 1 to 32 hexadecimal digits")
-        sizes: dict[str, int] = {}
         try:
-            for piece in unpack(request.get_data(cache=False)):
-                try:
-                    sizes[piece.shard] = store.append(
-                        run, piece.shard, piece.offset, piece.content, run_id=run_id, before=piece.before
-                    )
-                except OffsetError as error:
-                    sizes[piece.shard] = error.size
+            sizes = store.append_many(run, unpack(request.get_data(cache=False)), run_id=run_id)
         except RefusedError as error:
             return _error(_STATUS.get(type(error), 400), str(error))
         except ValueError as error:
@@ -128,12 +120,10 @@ def _add_findings(server: Flask, jobs: Jobs) -> None:
 
     @server.get("/v1/runs/<run>/report")
     def report(run: str) -> Any:
-        analysis = jobs.newest().get(run)
-        return (
-            _error(404, "there is no analysis of such a run yet")
-            if analysis is None
-            else jsonify(make_report(analysis))
-        )
+        found = jobs.report(run)
+        if found is None:
+            return _error(404, "there is no analysis of such a run yet")
+        return Response(found, mimetype="application/json")
 
     @server.get("/metrics")
     def metrics() -> Any:

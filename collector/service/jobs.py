@@ -1,11 +1,13 @@
 """The runs of a store, diagnosed while they grow."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from ..analysis import Analysis
+from ..reports.report import make_report
 from .alerts import Alerts
 from .dumps import Dumps
 from .live import Follower
@@ -30,6 +32,9 @@ class Jobs:
         self._lock = threading.Lock()
         self._followers: dict[str, Follower] = {}
         self._newest: dict[str, Analysis] = {}
+        self._report_lock = threading.Lock()
+        self._reports: dict[str, str] = {}
+        """Of the newest analyses that somebody has asked about."""
         self._followed_s: dict[str, float] = {}
         self.status: dict[str, str] = {}
         for run in store.runs()[:MAX_WOKEN]:
@@ -45,6 +50,7 @@ class Jobs:
                 if time.monotonic() - self._followed_s[oldest] < TURN_S:
                     return  # where many runs grow at once, each has its turn
                 self._newest.pop(oldest, None)
+                self._reports.pop(oldest, None)
                 self.status.pop(oldest, None)
                 threading.Thread(target=self._followers.pop(oldest).stop, daemon=True).start()
             follower = Follower([str(self.store.path_of(run))], self._keeper(run), self._teller(run))
@@ -55,7 +61,9 @@ class Jobs:
         def keep(analysis: Analysis) -> None:
             if run not in self._followers:  # its turn ended meanwhile
                 return
-            self._newest[run] = analysis
+            with self._report_lock:
+                self._newest[run] = analysis
+                self._reports.pop(run, None)
             self._alerts.look(run, analysis)
 
         return keep
@@ -69,6 +77,16 @@ class Jobs:
     def newest(self) -> dict[str, Analysis]:
         """The newest analysis of each run that is followed."""
         return dict(self._newest)
+
+    def report(self, run: str) -> str | None:
+        """The newest report of a run as JSON, made once for all who ask; None if there is none yet."""
+        with self._report_lock:
+            analysis = self._newest.get(run)
+            if analysis is None:
+                return None
+            if run not in self._reports:
+                self._reports[run] = json.dumps(make_report(analysis), sort_keys=True)
+            return self._reports[run]
 
     def stop(self) -> None:
         """Stop following."""

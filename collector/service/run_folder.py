@@ -2,24 +2,33 @@
 
 It carries a mark: a file that says that a collector made the folder, whose run it holds, and which files in it the collector has
 begun.  Only what the mark names is read, grown or removed; a folder without a mark belongs to somebody else.
+
+The first line of the mark describes the run.  Shards that begin later are lists of names in further lines, so that a run of a
+thousand ranks does not write what it has a thousand times.  A line that was cut by a crash names shards that never began.
 """
 
+import contextlib
+import errno
 import json
 import os
 import secrets
 import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 MARK: Final = ".tlkit-run"
 MADE_BY: Final = "tlkit.collector"
-#: Folders that are being made; what is left of one has a mark and nothing else.
-SCRATCH: Final = ".tlkit-new-"
+#: Folders that are being made; what is left of one has at most its mark, whole or begun.
+_SCRATCH: Final = ".tlkit-new-"
 #: So many shards of a run can grow at the same time.
 _LOCKS: Final = 16
 _ZEROS_NBYTES: Final = 65536
 _MAX_MARK_NBYTES: Final = 4 * 1024 * 1024
+_GROWS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
@@ -33,9 +42,15 @@ class RunFolder:
     """Names of the files that the collector has begun."""
     locks: tuple[threading.Lock, ...] = field(default_factory=lambda: tuple(threading.Lock() for _ in range(_LOCKS)))
 
-    def lock_of(self, shard: str) -> threading.Lock:
-        """Who holds it may grow the shard."""
-        return self.locks[hash(shard) % _LOCKS]
+    @contextmanager
+    def growing(self, shards: Iterable[str]) -> Iterator[None]:
+        """Within it nobody else grows these shards."""
+        with contextlib.ExitStack() as held:
+            for number in sorted(
+                {hash(shard) % _LOCKS for shard in shards}
+            ):  # always in one order: nobody waits in a circle
+                held.enter_context(self.locks[number])
+            yield
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each shard."""
@@ -58,38 +73,70 @@ class RunFolder:
                 continue
         return last
 
-    def describe(self, run_id: str, shards: dict[str, None]) -> None:
-        """Change what the mark says.
+    def name_run(self, run_id: str) -> None:
+        """Say which run it is.
 
         Raises:
             OSError: it cannot be written; everything is as before.
         """
+        self._describe(run_id, self.shards)
+
+    def _describe(self, run_id: str, shards: dict[str, None]) -> None:
         _write_mark(self.path, run_id, shards)
         self.run_id, self.shards = run_id, shards
 
-    def append(self, shard: str, size: int, piece: bytes) -> int:
-        """Write a piece at the end and wait until the disk has it; returns the bytes written, which may be less than all.
-
-        Args:
-            size: bytes that the shard has.
+    def begin(self, shards: Iterable[str]) -> None:
+        """Say that these shards are the collector's, before they are there.
 
         Raises:
-            OSError: nothing of it could be written.
+            OSError: it cannot be written; everything is as before.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self.path / shard, flags, 0o666)
+        begun = dict.fromkeys(shards)
+        descriptor = os.open(self.path / MARK, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            written = _write_most(descriptor, piece)
-            try:
-                os.fdatasync(descriptor)
-            except OSError:
-                os.ftruncate(descriptor, size)  # what the disk may not have is not to count
-                raise
+            # A line of its own, whatever a crash has left before it.
+            line = b"\n" + json.dumps(list(begun)).encode()
+            if _write_most(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
-        if not size:
+        self.shards = {**self.shards, **begun}
+
+    def append(
+        self, pieces: Mapping[str, tuple[int, bytes]], threads: Executor
+    ) -> tuple[dict[str, int], OSError | None]:
+        """Write pieces at the ends of shards and wait until the disk has them.
+
+        Args:
+            pieces: for each shard the bytes that it has, and those that follow.
+            threads: wait for the disk side by side, where many files share what one of them costs.
+
+        Returns:
+            Bytes written to each shard, which may be less than all, and what hindered the rest.
+        """
+        written: dict[str, int] = {}
+        opened: dict[str, int] = {}
+        trouble: OSError | None = None
+        try:
+            try:
+                for shard, (_, piece) in pieces.items():
+                    opened[shard] = os.open(self.path / shard, _GROWS, 0o666)
+                    written[shard] = _write_most(opened[shard], piece)
+            except OSError as error:
+                trouble = error
+            descriptors = [opened[shard] for shard in written]
+            synced = threads.map(_sync, descriptors) if len(written) > 1 else map(_sync, descriptors)
+            for shard, failure in zip(list(written), synced, strict=True):
+                if failure is not None:
+                    os.ftruncate(opened[shard], pieces[shard][0])  # what the disk may not have is not to count
+                    written[shard], trouble = 0, failure
+        finally:
+            for descriptor in opened.values():
+                os.close(descriptor)
+        if not all(pieces[shard][0] for shard in opened):
             _sync_folder(self.path)
-        return written
+        return written, trouble
 
     def cut_zeros(self, shard: str) -> int:
         """Cut zero bytes off the end of a shard; returns its size.
@@ -136,7 +183,7 @@ class RunFolder:
             (self.path / MARK).unlink()
             self.path.rmdir()
         else:  # somebody keeps files of his own in it
-            self.describe(self.run_id, {})
+            self._describe(self.run_id, {})
 
 
 def open_run(path: Path) -> RunFolder | None:
@@ -144,10 +191,15 @@ def open_run(path: Path) -> RunFolder | None:
     try:
         if path.is_symlink() or (path / MARK).lstat().st_size > _MAX_MARK_NBYTES:
             return None
-        described: Any = json.loads((path / MARK).read_bytes())
+        first, *later = (path / MARK).read_bytes().split(b"\n")
+        described: Any = json.loads(first)
         if described["made_by"] != MADE_BY:
             return None
         shards = dict.fromkeys(map(str, described["shards"]))
+        for line in later:
+            with contextlib.suppress(ValueError):  # it was cut
+                begun = json.loads(line)
+                shards.update(dict.fromkeys(map(str, begun if isinstance(begun, list) else [])))
         if any(Path(name).name != name for name in shards):
             return None
         return RunFolder(path, str(described["run_id"]), shards)
@@ -161,20 +213,32 @@ def make_run(path: Path, run_id: str) -> RunFolder:
     Raises:
         OSError: it cannot be made.
     """
-    scratch = path.with_name(SCRATCH + secrets.token_hex(8))
+    scratch = path.with_name(_SCRATCH + secrets.token_hex(8))
     scratch.mkdir()
     try:
         _write_mark(scratch, run_id, {})
         scratch.rename(path)
     except OSError:
-        discard(scratch)
+        _discard(scratch)
         raise
     _sync_folder(path.parent)
     return RunFolder(path, run_id, {})
 
 
-def discard(scratch: Path) -> None:
-    """Remove what is left of a folder that was being made."""
+def discard_unfinished(store: Path) -> None:
+    """Remove what a collector that was killed has left of folders that it was making.
+
+    Raises:
+        OSError: the store's folder cannot be read, or something in it cannot be removed.
+    """
+    for child in store.iterdir():
+        if child.name.startswith(_SCRATCH) and child.is_dir() and not child.is_symlink():
+            names = {inside.name for inside in child.iterdir()}
+            if names <= {MARK, f"{MARK}.new"}:  # anything else in it is somebody else's
+                _discard(child)
+
+
+def _discard(scratch: Path) -> None:
     for name in (MARK, f"{MARK}.new"):
         (scratch / name).unlink(missing_ok=True)
     scratch.rmdir()
@@ -189,6 +253,15 @@ def _write_mark(folder: Path, run_id: str, shards: dict[str, None]) -> None:
         os.fsync(file.fileno())
     new.replace(folder / MARK)
     _sync_folder(folder)
+
+
+def _sync(descriptor: int) -> OSError | None:
+    """Wait until the disk has a file; what hinders it."""
+    try:
+        os.fdatasync(descriptor)
+    except OSError as error:
+        return error
+    return None
 
 
 def _write_most(descriptor: int, piece: bytes) -> int:

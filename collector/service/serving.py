@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +54,17 @@ class _Loop(asyncio.SelectorEventLoop):
         return await super().create_server(*args, **settings)
 
 
+class _Server(uvicorn.Server):
+    """Ends, too, when there is nothing to serve any more."""
+
+    def __init__(self, settings: uvicorn.Config, is_over: Callable[[], bool]) -> None:
+        super().__init__(settings)
+        self._is_over = is_over
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._is_over()
+
+
 def serve(
     server: Flask,
     host: str,
@@ -61,13 +73,15 @@ def serve(
     *,
     shown_token: str | None = None,
     certificate: tuple[str, str | None] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Serve at an address and say which; returns 0 when interrupted.
+    """Serve at an address and say which; returns 0 when interrupted, or when there is nothing to serve any more.
 
     Args:
         name: of the command, for what it prints.
         shown_token: a token that is printed with the address, because it was generated.
         certificate: files with a certificate and its key (None: in the same file), to serve https.
+        is_over: asked ten times a second whether there is nothing to serve any more.
 
     Raises:
         UsageError: the address cannot be listened at, or the certificate cannot be read.
@@ -84,7 +98,7 @@ def serve(
     _allow_files()
     try:
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=_Loop) as runner:
-            runner.run(uvicorn.Server(settings).serve(sockets=[listener]))
+            runner.run(_Server(settings, is_over).serve(sockets=[listener]))
     finally:
         bridge.close()
         listener.close()

@@ -15,13 +15,15 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from ...timeline.errors import TlkitError, UsageError
 from . import run_folder
 from .identity import digest_of, run_id_in, start_of_before
+from .pieces import Piece
 from .run_folder import RunFolder
 from .waiting import Waiting
 
@@ -39,6 +41,8 @@ LIVE_S: Final = 600.0
 SETTLE_S: Final = 60.0
 #: A full store is not looked through more often.
 _RESCAN_S: Final = 1.0
+#: Files that are waited for at the same time: a file system writes its journal once for all of them.
+_DISK_THREADS: Final = 8
 
 _log = logging.getLogger("tlkit.collector")
 
@@ -80,6 +84,7 @@ class ShardStore:
         self.waiting = Waiting(now_s)
         self._now_s, self._opened_s = now_s, now_s()
         self._lock = threading.Lock()
+        self._disk = ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="tlkit-disk")
         self._runs: dict[str, RunFolder] = {}
         self._heard_s: dict[str, float] = {}
         self._looked_through_s = -_RESCAN_S
@@ -87,19 +92,18 @@ class ShardStore:
             folder.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(folder / ".tlkit-store", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            run_folder.discard_unfinished(folder)
         except BlockingIOError as error:
             os.close(self._descriptor)
             raise UsageError(f"another collector keeps its runs in {folder}") from error
         except OSError as error:
             raise UsageError(f"cannot keep anything in {folder}: {error.strerror}") from error
-        for child in folder.iterdir():
-            if child.name.startswith(run_folder.SCRATCH) and run_folder.open_run(child) is not None:
-                run_folder.discard(child)
         self.nbytes = sum(sum(run.sizes().values()) for run in self._all().values())
         """Of all runs together."""
 
     def close(self) -> None:
         """Let another collector have the folder."""
+        self._disk.shutdown()
         os.close(self._descriptor)
 
     def runs(self) -> list[str]:
@@ -174,13 +178,38 @@ class ShardStore:
             OtherRunError: another run has that name, or the shard is another one.
             RefusedError: a name that is none, or too much.
         """
+        (outcome,) = self._append(run, [Piece(shard, offset, before, piece)], run_id)
+        if isinstance(outcome, OffsetError):
+            raise outcome
+        return outcome
+
+    def append_many(self, run: str, pieces: Iterable[Piece], *, run_id: str = "") -> dict[str, int]:
+        """Keep pieces of several shards; returns the size of each when the disk has it, also of those whose piece does not fit.
+
+        Raises:
+            FullError: there is no room for all of them now; some may be kept.
+            OtherRunError: as for `append`; pieces before it may be kept.
+            RefusedError: as for `append`; likewise.
+        """
+        sizes: dict[str, int] = {}
+        for together in _apart(pieces):
+            for piece, outcome in zip(together, self._append(run, together, run_id), strict=True):
+                sizes[piece.shard] = outcome.size if isinstance(outcome, OffsetError) else outcome
+        return sizes
+
+    def _append(self, run: str, pieces: Sequence[Piece], run_id: str) -> list[int | OffsetError]:
+        """Keep pieces of different shards; returns the size of each, or why it does not fit."""
         path = self.path_of(run)
-        if not _NAME.fullmatch(shard) or not shard.endswith(".json"):
-            raise RefusedError(f"{shard[:80]!r} is no name of a shard: it ends in .json")
-        if len(piece) > MAX_PIECE_NBYTES:
-            raise RefusedError(f"a piece has at most {MAX_PIECE_NBYTES} bytes")
+        for piece in pieces:
+            if not _NAME.fullmatch(piece.shard) or not piece.shard.endswith(".json"):
+                raise RefusedError(f"{piece.shard[:80]!r} is no name of a shard: it ends in .json")
+            if len(piece.content) > MAX_PIECE_NBYTES:
+                raise RefusedError(f"a piece has at most {MAX_PIECE_NBYTES} bytes")
+            run_id = _id_of(piece, run_id)
         try:
-            size = self._append(path, shard, offset, piece, _id_of(piece, offset, run_id), before)
+            found = self._claim(path, run_id, sum(len(piece.content) for piece in pieces))
+            with found.growing(piece.shard for piece in pieces):
+                sizes = self._grow(found, pieces)
         except FullError as error:
             self.waiting.add(run, str(error))
             raise
@@ -189,42 +218,60 @@ class ShardStore:
             self.waiting.add(run, reason)
             raise FullError(reason) from error
         self.waiting.remove(run)
-        return size
+        return sizes
 
-    def _append(self, path: Path, shard: str, offset: int, piece: bytes, run_id: str, before: str) -> int:
-        run = self._claim(path, run_id, len(piece))
-        with run.lock_of(shard):
-            if shard not in run.shards and os.path.lexists(run.path / shard):
-                raise OtherRunError(f"there is a file {shard} in {run.path.name} that was not received")
-            size = run.size_of(shard)
-            if offset != size:
-                raise OffsetError(size)
-            start = start_of_before(offset)
-            if before and offset and digest_of(run.read(shard, start, offset - start)) != before:
-                if (cut := run.cut_zeros(shard)) < size:
-                    with self._lock:
-                        self.nbytes -= size - cut
-                    raise OffsetError(cut)
-                raise OtherRunError(
-                    f"{shard} of the run {path.name} has different content here: it belongs to another run"
-                )
+    def _grow(self, run: RunFolder, pieces: Sequence[Piece]) -> list[int | OffsetError]:
+        """Write what fits, all of it before the first is waited for; nobody else grows these shards.
+
+        Raises:
+            OSError: not all of it could be written.
+        """
+        outcomes = [self._fit(run, piece) for piece in pieces]
+        fitting = {
+            piece.shard: (size, piece.content)
+            for piece, size in zip(pieces, outcomes, strict=True)
+            if not isinstance(size, OffsetError)
+        }
+        nbytes = sum(len(content) for _, content in fitting.values())
+        with self._lock:
+            self._make_room(run.path.name, nbytes)
+            begun = [shard for shard in fitting if shard not in run.shards]
+            if len(run.shards) + len(begun) > MAX_SHARDS:
+                raise RefusedError(f"a run has at most {MAX_SHARDS} shards")
+            if begun:
+                run.begin(begun)
+            self.nbytes += nbytes
+        written: dict[str, int] = {}
+        try:
+            written, trouble = run.append(fitting, self._disk)
+        finally:
             with self._lock:
-                self._make_room(path.name, len(piece))
-                if shard not in run.shards:
-                    self._begin(run, shard)
-                self.nbytes += len(piece)
-            written = 0
-            try:
-                written = run.append(shard, size, piece)
-            finally:
-                with self._lock:
-                    self.nbytes -= len(piece) - written
-        return size + written
+                self.nbytes -= nbytes - sum(written.values())
+        if trouble is not None and (len(pieces) > 1 or not any(written.values())):
+            raise trouble
+        return [
+            size if isinstance(size, OffsetError) else size + written[piece.shard]
+            for piece, size in zip(pieces, outcomes, strict=True)
+        ]
 
-    def _begin(self, run: RunFolder, shard: str) -> None:
-        if len(run.shards) >= MAX_SHARDS:
-            raise RefusedError(f"a run has at most {MAX_SHARDS} shards")
-        run.describe(run.run_id, {**run.shards, shard: None})
+    def _fit(self, run: RunFolder, piece: Piece) -> int | OffsetError:
+        """The size that a shard has, where the piece goes on; else why it does not."""
+        shard, offset = piece.shard, piece.offset
+        if shard not in run.shards and os.path.lexists(run.path / shard):
+            raise OtherRunError(f"there is a file {shard} in {run.path.name} that was not received")
+        size = run.size_of(shard)
+        if offset != size:
+            return OffsetError(size)
+        start = start_of_before(offset)
+        if piece.before and offset and digest_of(run.read(shard, start, offset - start)) != piece.before:
+            if (cut := run.cut_zeros(shard)) < size:
+                with self._lock:
+                    self.nbytes -= size - cut
+                return OffsetError(cut)
+            raise OtherRunError(
+                f"{shard} of the run {run.path.name} has different content here: it belongs to another run"
+            )
+        return size
 
     def _claim(self, path: Path, run_id: str, nbytes: int) -> RunFolder:
         """The run of that name, begun if it is not there; from now on it counts as live."""
@@ -238,7 +285,7 @@ class ShardStore:
             elif run_id and run.run_id and run.run_id != run_id:
                 raise OtherRunError(f"the run {path.name} at the collector is another one: {run.run_id}, not {run_id}")
             elif run_id and not run.run_id:
-                run.describe(run_id, run.shards)
+                run.name_run(run_id)
             self._heard_s[path.name] = self._now_s()
             return run
 
@@ -317,9 +364,21 @@ class ShardStore:
         self._heard_s.pop(name, None)
 
 
-def _id_of(piece: bytes, offset: int, run_id: str) -> str:
+def _id_of(piece: Piece, run_id: str) -> str:
     """The id of the run that a piece is of, "" if neither its sender nor itself tells."""
-    named = "" if offset else run_id_in(piece)
+    named = "" if piece.offset else run_id_in(piece.content)
     if named and run_id and named != run_id:
         raise OtherRunError(f"it is of the run {named}, not {run_id}")
     return run_id or named
+
+
+def _apart(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Pieces in their order, in groups in which no shard is twice."""
+    together: dict[str, Piece] = {}
+    for piece in pieces:
+        if piece.shard in together:
+            yield list(together.values())
+            together = {}
+        together[piece.shard] = piece
+    if together:
+        yield list(together.values())

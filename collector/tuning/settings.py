@@ -101,9 +101,15 @@ def known_of(analysis: Analysis, seen: Seen, *, launched_here: bool) -> Known:
 
 
 def _transport(known: Known) -> list[Candidate]:
-    if known.seen.runtime != "hvd" or not known.launched_here or known.seen.device != "cpu" or not known.has_mpi:
+    seen = known.seen
+    if seen.runtime != "hvd" or not known.launched_here or seen.device != "cpu":
         return []
-    if known.seen.transport != "gloo" or known.seen.local_size < 2:  # noqa: PLR2004  nobody to talk to
+    if seen.transport != "gloo" or seen.local_size < 2:  # noqa: PLR2004  nobody to talk to
+        return []
+    if seen.shares_memory:
+        shared = {"HOROVOD_CPU_OPERATIONS": "shm"}
+        return [Candidate(name="transport", value="shm", environment=shared, script="HOROVOD_CPU_OPERATIONS=shm")]
+    if not known.has_mpi:
         return []
     return [
         Candidate(
@@ -374,4 +380,4 @@ def reached(candidate: Candidate, seen: Seen) -> bool:
         THREADS: lambda value: str(seen.threads) == value,
     }
     found = all(checks[name](value) for name, value in candidate.settings.items() if name in checks)
-    return found and (not candidate.mpi or seen.transport == "mpi")
+    return found and (candidate.name != "transport" or seen.transport == candidate.value)

@@ -27,6 +27,8 @@ MIXTURE: Final = {"tlkit": 0.5, "horovod": 0.15, "kineto": 0.15, "gpu": 0.2}
 
 HEALTHY_SHARE: Final = 0.27
 DOUBLE_SHARE: Final = 0.15
+#: In place of a kind: two faults of any kinds.
+TWO: Final = "two"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,6 +165,8 @@ def random_fault(chance: np.random.Generator, job: Job, file_format: str, only: 
 
 def random_faults(chance: np.random.Generator, job: Job, file_format: str, only: str = "") -> tuple[Fault, ...]:
     """None, one, or two of different kinds."""
+    if only == TWO:
+        return _two_faults(chance, job, file_format)
     if only == "healthy" or (not only and chance.random() < HEALTHY_SHARE):
         return ()
     faults = [random_fault(chance, job, file_format, only)]
@@ -171,6 +175,14 @@ def random_faults(chance: np.random.Generator, job: Job, file_format: str, only:
         if second.kind != faults[0].kind and not _clash(faults[0], second):
             faults.append(second)
     return tuple(faults)
+
+
+def _two_faults(chance: np.random.Generator, job: Job, file_format: str) -> tuple[Fault, Fault]:
+    """Two of different kinds, which do not clash."""
+    while True:
+        first, second = random_fault(chance, job, file_format), random_fault(chance, job, file_format)
+        if first.kind != second.kind and not _clash(first, second):
+            return first, second
 
 
 def _clash(first: Fault, second: Fault) -> bool:
@@ -194,7 +206,7 @@ def make_case(seed: int, only: str = "", file_format: str = "tlkit") -> Case:
     """The case of a seed: the same every time.
 
     Args:
-        only: a kind of fault, or "healthy"; "" for any.
+        only: a kind of fault, "healthy", or "two" for two faults at once; "" for any.
         file_format: `tlkit`, `horovod`, `kineto`, `gpu` (Kineto's, with devices), or `mixed`.
     """
     if file_format == "mixed":

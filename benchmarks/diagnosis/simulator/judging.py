@@ -20,6 +20,8 @@ ROUNDING: Final = 0.005
 OTHER_REMEDIES: Final = {"bandwidth-bound", "exposed-communication", "exposed-nccl", "wrong-backend"}
 #: Collectives of which none has so many times the bytes of another do not tell latency from bytes.
 ALIKE: Final = 2.0
+#: So few collectives a step do not show which gradients are late.
+FEW: Final = 2
 #: Of two faults whose gains differ by no more, either may come first.
 EQUAL_GAINS: Final = 0.05
 
@@ -112,6 +114,12 @@ def _cannot_tell(fault: Fault, case: Case) -> bool:
     return case.file_format == "horovod" and case.job.has_cache and is_wait
 
 
+def _is_hidden_loader(fault: Fault, gain: float, case: Case) -> bool:
+    """Whether a loader keeps up only because the other fault holds up the training: profiles do not show its workers."""
+    is_loader = KINDS[fault.kind].everywhere == "data" and fault.kind != "exposed-copies"
+    return case.file_format in {"kineto", "gpu"} and is_loader and case.job.workers > 0 and gain < GREY_GAINS[0]
+
+
 #: A network that carries more than this (bytes a ns: a gigabit a second) is not slow by itself.
 VISIBLY_SLOW: Final = 0.125
 #: Horovod's file shows that agreement takes long, not whether a cycle or a message does.
@@ -143,6 +151,12 @@ def _are_sizes_alike(case: Case) -> bool:
     return bool(sizes) and max(sizes) < ALIKE * min(sizes)
 
 
+def _collectives_a_step(case: Case) -> float:
+    """Collectives of gradients, of a run without devices."""
+    executed = [one for one in case.recording.ranks[0].executed if one.carried[0].tensor.is_gradient]
+    return len(executed) / case.job.steps
+
+
 def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
     """Class, ranks, cause."""
     kind = KINDS[fault.kind]
@@ -168,12 +182,17 @@ def _fits(found: Found, fault: Fault, case: Case) -> tuple[bool, bool, bool]:
             return found.class_ == "straggler", not found.ranks, True
         causes |= {*_SLOW_AGREEMENT, "high-latency"}  # the answer travels within the collective's time
     causes |= {*kind.causes, *(kind.causes_everywhere if fault.is_everywhere else ())}
+    # Before its first operator nothing says that backward has begun.
+    is_unmarked = case.file_format == "kineto" and fault.kind == "slow-backward" and fault.is_blocked
     if fault.changes_ranks and found.cause == "stragglers-in-turn":
-        return found.class_ == class_of(fault, case.file_format), ranks_right, found.part in _PARTS.get(fault.kind, ())
+        parts = (*_PARTS.get(fault.kind, ()), *(("other",) if is_unmarked else ()))
+        return found.class_ == class_of(fault, case.file_format), ranks_right, found.part in parts
     if case.file_format in {"kineto", "gpu"} and fault.kind == "huge-tensor":
         causes |= {"exposed-communication", "exposed-nccl"}  # a profile names no tensors
-    if case.file_format == "kineto" and fault.kind == "slow-backward" and fault.is_blocked:
-        causes |= {"slow-host-code", "host-code"}  # before its first operator nothing says that backward has begun
+    if case.file_format == "kineto" and fault.kind == "late-gradients" and _collectives_a_step(case) <= FEW:
+        causes.add("exposed-communication")  # the last of one or two comes late anyway, and nobody knows its size
+    if is_unmarked:
+        causes |= {"slow-host-code", "host-code"}
     if fault.kind == "slow-link" and (case.job.bytes_per_ns > VISIBLY_SLOW or case.file_format == "kineto"):
         causes |= {"oversize-gradient", "late-gradients"}  # too many bytes for the network, or nobody knows how many
     if fault.kind == "high-latency" and _are_sizes_alike(case):
@@ -199,6 +218,8 @@ def _judge_plan(case: Case, plan: Sequence[Found]) -> tuple[bool | None, float |
     """Whether the plan names both faults, and how far what it promises is off (points)."""
     truth = case.truth
     if len(truth.faults) != 2 or case.file_format == "horovod":
+        return None, None
+    if any(_is_hidden_loader(fault, gain, case) for fault, gain in zip(truth.faults, truth.gains, strict=True)):
         return None, None
     # What each gains when the other is gone already, or when it is not.
     worth = [max(truth.gains[number], truth.gain - truth.gains[1 - number]) for number in range(2)]

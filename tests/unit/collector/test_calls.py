@@ -88,10 +88,18 @@ def test_calls_are_named_with_their_line_and_cost(caller: str, cause: str, words
     assert finding.gain_interval[0] <= finding.predicted_gain <= finding.gain_interval[1]
     assert finding.sentence.startswith(f"The training calls {words} in every step (train.py:12) and waits for each")
     assert "15.0 ms of each 113 ms step" in finding.sentence
-    assert finding.evidence["calls_per_step"] == CALLS
-    assert finding.evidence["where"] == ["train.py:12"]
-    assert finding.evidence["pattern"] == "always"
-    assert finding.evidence["median_call_ns"] == 5 * MS
+
+
+def test_one_call_is_no_plural() -> None:
+    """One in each step, which it waits for."""
+    trace = with_calls("user", "train.py:12")
+    columns = {name: trace.collectives[name].to_numpy() for name in COLLECTIVE_COLUMNS}
+    first = columns["seq"] % (CALLS + 1) == 1
+    columns |= {"caller": np.where(first, "user", "gradient"), "blocking": np.where(first, 1, 0)}
+    (finding,) = BlockingCalls().find(facts_of(replace(trace, collectives=make_table(COLLECTIVE_COLUMNS, columns))))
+
+    words = "The training calls 1 blocking collective of its own in every step (train.py:12) and waits for it: "
+    assert finding.sentence.startswith(words)
 
 
 def test_the_verdict_names_them_too() -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tlkit.collector.findings import calls, idle_words, root_cause, straggler
+from tlkit.collector.findings import calls, idle_words, root_cause, run_level, straggler
 from tlkit.collector.findings.blocked import _PHASES
 from tlkit.collector.model.idle import BETWEEN, REASONS
 
@@ -53,6 +53,7 @@ def causes_in_code() -> set[str]:
     tables = {
         *(words.cause for words in calls._WORDS.values()),
         *(cause for cause, _ in straggler._CAUSES.values()),
+        *run_level._CAUSES.values(),
         *(f"blocked-{part}" for part in _PHASES),
         *(idle_words.cause_of(reason) for reason in REASONS if reason != BETWEEN),
     }

@@ -251,6 +251,25 @@ def test_other_processes_on_the_host_are_said() -> None:
     assert "processes other than the ranks had 70% of its cores" in condition.sentences()[-1]
 
 
+def test_of_several_hosts_the_busiest_is_told() -> None:
+    """Each by its own ranks, whichever comes first; the ranks of one that is not metered say nothing."""
+    trace = trace_of(dict.fromkeys(range(6), CLOSED), ranks=6, hosts={rank: "abc"[rank // 2] for rank in range(6)})
+    told = {
+        "host cpu %": {0: 50.0, 2: 90.0},
+        "host cores": {0: 4.0, 2: 8.0},
+        "process cpu %": dict.fromkeys(range(6), 100.0),
+    }
+    tables = [
+        counted(trace, name, {(rank, 5 * STEP_NS): value for rank, value in values.items()}).counters
+        for name, values in told.items()
+    ]
+    data = {column: np.concatenate([table[column].to_numpy() for table in tables]) for column in COUNTER_COLUMNS}
+    load = condition_of(replace(trace, counters=make_table(COUNTER_COLUMNS, data))).load
+
+    assert load is not None
+    assert (load.busy_ratio, load.others_ratio, load.cores_per_rank) == pytest.approx((0.9, 0.65, 4.0))
+
+
 def test_counters_outside_of_the_steps_say_nothing() -> None:
     """As readers make them: the texts of a column are all names of the trace, thousands perhaps."""
     trace = counted(trace_of({0: CLOSED}, ranks=1), "host cpu %", {(0, 1000 * STEP_NS): 100.0})

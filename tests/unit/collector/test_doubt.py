@@ -10,6 +10,7 @@ from tests.traces import make_trace
 from tlkit.collector import analyze
 from tlkit.collector.analysis import Analysis
 from tlkit.collector.findings.doubt import doubt_note, doubted
+from tlkit.collector.predict.gain import widened
 from tlkit.collector.predict.replay import Replay
 from tlkit.collector.predict.what_if import predict
 from tlkit.collector.reports.html import to_html
@@ -47,6 +48,22 @@ def test_a_model_that_is_a_little_off_widens_the_intervals_and_says_so(monkeypat
     assert not any("off the measured steps" in text for text in views(sure))
 
 
+@pytest.mark.parametrize(
+    ("gain", "interval", "expected"),
+    [
+        (0.0, (0.0, 0.0), (0.0, 0.0)),  # what changes nothing is certain
+        (0.5, (0.5, 0.5), (0.435, 0.565)),  # steps that are all alike
+        (0.2, (0.0, 0.8), (0.0, 0.801)),  # steps that say nothing
+        (0.97, (0.97, 0.97), (0.858, 1.0)),
+    ],
+)
+def test_intervals_hold_what_the_model_leaves_out(
+    gain: float, interval: tuple[float, float], expected: tuple[float, float]
+) -> None:
+    """1.5 points and a tenth of the gain, beside how sure the mean of the steps is."""
+    assert widened(gain, interval, 0.0) == pytest.approx(expected, abs=1e-3)
+
+
 def test_a_model_that_does_not_fit_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was seen is still told; no view has a gain, and neither has --what-if."""
     analysis = analysis_with_error(monkeypatch, 0.3)
@@ -67,4 +84,5 @@ def test_a_finding_keeps_its_gain_where_nothing_is_replayed() -> None:
     unreplayed = replace(analysis.facts, replay=None)
 
     assert doubt_note(unreplayed) is None
-    assert doubted(unreplayed, analysis.findings) == list(analysis.findings)
+    told = doubted(unreplayed, analysis.findings)
+    assert [finding.predicted_gain for finding in told] == [finding.predicted_gain for finding in analysis.findings]

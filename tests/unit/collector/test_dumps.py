@@ -1,6 +1,7 @@
 """What is asked of flight recorders through a collector: who may ask, who passes it on, and that it is obeyed once."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,13 @@ def told(response: TestResponse) -> dict[str, Any]:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> FlaskClient:
+def client(tmp_path: Path) -> Iterator[FlaskClient]:
     """A collector with a token."""
-    jobs = Jobs(ShardStore(tmp_path / "kept"), Alerts([]))
-    client: FlaskClient = create_api(jobs, token="sesame").test_client()
-    return client
+    store = ShardStore(tmp_path / "kept")
+    jobs = Jobs(store, Alerts([]))
+    yield create_api(jobs, token="sesame").test_client()
+    jobs.stop()
+    store.close()
 
 
 def test_only_who_has_the_token_may_ask(client: FlaskClient) -> None:

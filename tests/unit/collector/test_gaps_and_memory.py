@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tlkit.collector import analyze
 from tlkit.collector.model.gaps import EDGES_NS, find_gaps, find_lead
 from tlkit.collector.model.idle import SYNCHRONISATION
-from tlkit.collector.model.launches import Launches, without_launches
+from tlkit.collector.model.launches import Launches, slim
 from tlkit.collector.model.memory import OUTSIDE, find_memory
 from tlkit.collector.reports.summary import summarize
 from tlkit.timeline import open_trace
@@ -96,10 +96,10 @@ def test_packed_launches_are_what_they_were(rows: list[tuple[int, int, str, int,
     assert packed.table().astype({"thread": "str"}).equals(table.astype({"thread": "str"}))
 
 
-def test_an_analysis_without_launches_says_the_same(tmp_path: Path) -> None:
+def test_an_analysis_slim_says_the_same(tmp_path: Path) -> None:
     """What needs them was found out before; usual ones take 17 bytes, of 38."""
     analysis = analyze(kineto(tmp_path / "t.json", EVENTS, steps=10, step_ms=40), warm_up=0)
-    lean, launches = without_launches(analysis)
+    lean, launches = slim(analysis)
 
     assert lean.trace.launches.empty
     assert lean.facts.device is analysis.facts.device

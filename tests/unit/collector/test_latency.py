@@ -11,11 +11,17 @@ from tlkit.timeline.model.trace import COUNTER_COLUMNS, make_table
 
 from .runs import even, record
 
+FAR_APART = (1_000_000, 4_000_000, 8_000_000)
+#: The first two lie between the same powers of two.
+NEAR = (1_300_000, 2_000_000, 3_300_000)
 
-def run(latency_ms: float, ms_a_megabyte: float, hosts: tuple[str, ...] = ("a", "b")) -> Analysis:
+
+def run(
+    latency_ms: float, ms_a_megabyte: float, hosts: tuple[str, ...] = ("a", "b"), sizes: tuple[int, ...] = FAR_APART
+) -> Analysis:
     """Two ranks, three buckets of 1, 4 and 8 MB a step."""
     plan = even(2, 24, buckets=3)
-    nbytes = np.tile(np.array([1_000_000, 4_000_000, 8_000_000]), (24, 1))
+    nbytes = np.tile(np.array(sizes), (24, 1))
     run_ns = (latency_ms * MS + nbytes / 1e6 * ms_a_megabyte * MS).astype(np.int64)
     trace = record(replace(plan, nbytes=nbytes, run=run_ns))
     return analyze(replace(trace, meta=replace(trace.meta, hosts=dict(enumerate(hosts)))))
@@ -43,17 +49,23 @@ def test_without_cores_only_a_latency_beyond_their_time_slices_is_the_networks(
     assert "high-latency" in {finding.cause for finding in run(latency_ms, 0.1).findings}
 
 
-def test_a_latency_far_above_that_of_networks_is_the_verdict() -> None:
+@pytest.mark.parametrize("sizes", [FAR_APART, NEAR])
+def test_a_latency_far_above_that_of_networks_is_the_verdict(sizes: tuple[int, ...]) -> None:
     """40 ms a collective, most of it exposed; half a millisecond is left of each."""
-    analysis = run(40, 0.1)
+    analysis = run(40, 0.1, sizes=sizes)
 
     assert (analysis.verdict.class_, analysis.verdict.cause) == ("communication", "high-latency")
     assert analysis.verdict.evidence["latency_ns"] == pytest.approx(40 * MS, rel=0.02)
     assert "however few bytes it carries" in analysis.verdict.sentence
     assert analysis.verdict.predicted_gain > 0.3
+    fewer_bytes = [finding.predicted_gain for finding in analysis.findings if finding.cause == "bandwidth-bound"]
+    assert sum(fewer_bytes) < 0.02  # what goes with no bytes does not go with half of them
 
 
+@pytest.mark.parametrize("sizes", [FAR_APART, NEAR])
 @pytest.mark.parametrize(("latency_ms", "ms_a_megabyte"), [(0.4, 0.1), (0.4, 10)])
-def test_a_network_that_answers_quickly_has_none(latency_ms: float, ms_a_megabyte: float) -> None:
+def test_a_network_that_answers_quickly_has_none(
+    latency_ms: float, ms_a_megabyte: float, sizes: tuple[int, ...]
+) -> None:
     """Nor has one that is slow by its bytes: that is the link."""
-    assert "high-latency" not in {finding.cause for finding in run(latency_ms, ms_a_megabyte).findings}
+    assert "high-latency" not in {finding.cause for finding in run(latency_ms, ms_a_megabyte, sizes=sizes).findings}

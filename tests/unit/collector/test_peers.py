@@ -96,6 +96,17 @@ def test_ranks_that_are_slow_in_turn_are_all_found(ranks: int) -> None:
     assert excess.sum() == pytest.approx(MORE, rel=0.2)
 
 
+def test_ranks_whose_turn_comes_once_are_named_with_those_whose_comes_twice() -> None:
+    """Fifteen ranks in turn, nineteen steps: what one has done twice the other has done once."""
+    turns, steps = list(range(3, 63, 4)), range(19)
+    more = np.zeros((64, len(steps)))
+    more[[turns[step % 15] for step in steps], steps] = MORE
+    rows, excess = named(more)
+
+    assert sorted(rows) == turns
+    assert excess.sum() == pytest.approx(MORE, rel=0.2)
+
+
 def test_half_of_the_ranks_that_are_slow_in_the_same_steps_do_not_hide_each_other() -> None:
     """The median of four ranks of which two are slow is that of nobody."""
     rows, mean = named(delays(4, [1, 2], lambda step: step % 5 == 0))

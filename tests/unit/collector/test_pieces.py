@@ -1,6 +1,7 @@
 """Many pieces in one request: each is kept as if it had come alone, and what is no such body is refused."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,13 @@ def told(response: TestResponse) -> dict[str, Any]:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> FlaskClient:
+def client(tmp_path: Path) -> Iterator[FlaskClient]:
     """A collector."""
-    client: FlaskClient = create_api(Jobs(ShardStore(tmp_path / "kept"), Alerts([]))).test_client()
-    return client
+    store = ShardStore(tmp_path / "kept")
+    jobs = Jobs(store, Alerts([]))
+    yield create_api(jobs).test_client()
+    jobs.stop()
+    store.close()
 
 
 def test_pieces_are_kept_as_if_each_had_come_alone(client: FlaskClient, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.traces import MS, Parts, make_trace, uniform
 from tlkit.collector import Analysis, Finding, analyze
 from tlkit.collector.findings import GROUP, all_rules, run_level
+from tlkit.collector.findings.uneven import with_even_batches
 from tlkit.collector.model.contention import find_contention
 from tlkit.collector.model.pattern import find_pattern
 from tlkit.collector.predict.change import Change
@@ -210,12 +211,40 @@ def test_batches_that_differ_from_step_to_step_make_every_rank_wait() -> None:
     assert finding.predicted_gain == pytest.approx(expected, abs=0.03)
 
 
+def test_even_batches_do_not_take_away_what_another_fault_costs() -> None:
+    """Work grows with the square of the input; one rank is blocked besides, now and then."""
+    random = np.random.default_rng(1)
+    sizes = random.uniform(500, 1500, (4, 60))
+    usual = 1e-3 * sizes**2
+    blocked = np.zeros(usual.shape)
+    blocked[2, 5::6] = 4 * usual.mean()
+    factor = with_even_batches(sizes, usual + blocked)
+
+    assert np.allclose(usual * factor, usual.mean(axis=0), rtol=0.02)
+    assert (blocked * factor)[2, 5::6].mean() > 2 * usual.mean()
+    assert (with_even_batches(sizes, np.zeros(usual.shape)) == 1).all()
+
+
 def test_an_optimizer_that_is_slower_than_memory_is_named() -> None:
     """40 ms for 4 MB; what a pass over them takes is not promised."""
     verdict = analyze(make_trace(jittered(changed(2, 30, [0, 1], optimizer=40)))).verdict
 
     assert (verdict.class_, verdict.cause, verdict.ranks) == ("compute", "slow-optimizer-step", (0, 1))
     assert 0.2 < verdict.predicted_gain < 0.3
+
+
+@pytest.mark.parametrize(("mbytes", "words"), [(1, "an ordinary update would take"), (20, "one pass over 20.0 MB")])
+def test_what_an_update_should_take_is_a_pass_over_its_bytes_or_an_ordinary_share(mbytes: int, words: str) -> None:
+    """A pass over a megabyte takes less than 6 % of the rest of the step, which every update may take; then it may gain more."""
+    trace = make_trace(jittered(changed(2, 30, [0, 1], optimizer=80)))
+    count = len(trace.collectives) // (2 * 30)
+    verdict = analyze(replace(trace, collectives=trace.collectives.assign(nbytes=mbytes * 1_000_000 // count))).verdict
+    low, high = verdict.gain_interval
+    gain = verdict.predicted_gain
+
+    assert verdict.cause == "slow-optimizer-step"
+    assert words in verdict.sentence
+    assert (high - gain > 1.1 * (gain - low)) == (mbytes == 1)
 
 
 def test_copies_that_nothing_hides_are_named() -> None:
@@ -267,6 +296,19 @@ def test_what_is_slow_in_all_but_a_few_steps_does_not_become_slower() -> None:
     assert (finding.cause, finding.evidence["pattern"]) == ("slow-stretch", "always")
     assert "slower in all but a few steps on all ranks" in finding.sentence
     assert "piles up" not in finding.remedy
+
+
+def test_steps_that_become_a_little_slower_are_a_trend_too() -> None:
+    """A fifth of a millisecond more each step, of 100: no step is much longer than the usual ones."""
+    steps = jittered(uniform(2, 60, HEALTHY))
+    for rank in steps:
+        for number, parts in enumerate(rank):
+            rank[number] = [(part, ms + (number / 5 if part == "forward" else 0)) for part, ms in parts]
+    finding = best(analyze(make_trace(steps)), "slowing-down")
+
+    assert finding.evidence["part"] == "forward"
+    assert finding.predicted_gain == pytest.approx(6 / 103, abs=0.015)
+    assert not [f for f in analyze(make_trace(jittered(uniform(2, 60, HEALTHY)))).findings if f.cause == "slowing-down"]
 
 
 def test_steps_that_become_slower_are_a_trend_and_a_single_bump_is_none() -> None:
@@ -325,6 +367,37 @@ def test_one_tensor_that_outweighs_all_others_is_named_with_all_that_it_costs() 
 
     assert finding.evidence["tensor"] == "allreduce.huge"
     assert finding.predicted_gain == pytest.approx((30 + 20 + 20) / 145, abs=0.05)
+
+
+def test_what_a_large_gradient_takes_to_compute_is_counted_as_far_as_its_bytes_explain_it() -> None:
+    """Twice what it takes to reduce and to apply it; of more than that a hook is the reason, or the layer."""
+    parts = HEALTHY | {"wait:collective": 10, "optimizer": 5, "backward": 100}
+    trace = make_trace(jittered(uniform(2, 30, parts)), nbytes=40_100_000)
+    finding = best(
+        analyze(tensors_of(trace, [("allreduce.a", 100_000, 35), ("allreduce.huge", 40_000_000, 125)])),
+        "oversize-gradient",
+    )
+
+    assert finding.evidence["gradient_made_in_ns"] == pytest.approx(90 * MS, rel=0.05)
+    assert finding.predicted_gain == pytest.approx((10 + 5 + 2 * 15) / sum(parts.values()), abs=0.05)
+    assert "hooks" in finding.sentence
+
+
+def test_what_one_rank_takes_longer_for_is_not_the_gradients() -> None:
+    """A hook on rank 1 keeps the largest gradient 70 ms longer than on rank 0: that rank is slow."""
+    parts = HEALTHY | {"wait:collective": 20, "optimizer": 10}
+    steps = uniform(2, 30, parts)
+    steps[1] = [list((parts | {"backward": 130}).items()) for _ in steps[1]]
+    trace = make_trace(jittered(steps), nbytes=40_100_000)
+    tables = [
+        tensors_of(trace, [("allreduce.a", 100_000, 35), ("allreduce.huge", 40_000_000, at)]).tensors
+        for at in (55, 125)
+    ]
+    both = pd.concat([table[table["rank"] == rank] for rank, table in enumerate(tables)], ignore_index=True)
+    analysis = analyze(replace(trace, tensors=both))
+
+    assert (analysis.verdict.cause, analysis.verdict.ranks) == ("slow-backward", (1,))
+    assert best(analysis, "oversize-gradient").evidence["gradient_made_in_ns"] == pytest.approx(20 * MS, rel=0.05)
 
 
 def test_gradients_that_come_last_cannot_hide() -> None:

@@ -1,18 +1,27 @@
 """The parts of the collector that need no network."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.traces import make_trace
 from tlkit.collector import Analysis, analyze
+from tlkit.collector.reports.report import make_report
+from tlkit.collector.service import jobs as jobs_module
+from tlkit.collector.service import live as live_module
 from tlkit.collector.service.alerts import ARRIVAL_S, Alerts
+from tlkit.collector.service.jobs import Jobs
 from tlkit.collector.service.live import SUMS_STEPS, Follower
 from tlkit.collector.service.metrics import MAX_LABEL, label, to_prometheus
+from tlkit.collector.service.store import ShardStore
 from tlkit.timeline.errors import TraceNotFoundError
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, make_table
+from tlkit.timeline.read.open import files_of
 from tlkit.timeline.record.sampled_format import NO_STEP, SampledFormat
 from tlkit.timeline.record.shard_format import ShardClock, ShardHeader
 
@@ -160,3 +169,89 @@ def test_a_rank_that_becomes_slow_is_named_however_long_the_run_was(tmp_path: Pa
     assert seen[1].facts.steps.count == seen[2].facts.steps.count == SUMS_STEPS
     assert [finding.ranks for finding in seen[1].findings if finding.class_ == "straggler"] == []
     assert [finding.ranks for finding in seen[2].findings if finding.class_ == "straggler"] == [(2,)]
+
+
+def test_a_report_is_made_once_for_all_who_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask for it, and again when there is a newer analysis; of a thousand ranks it takes half a second."""
+    made: list[Analysis] = []
+
+    def make(analysis: Analysis) -> dict[str, Any]:
+        made.append(analysis)
+        return make_report(analysis)
+
+    monkeypatch.setattr(jobs_module, "make_report", make)
+    (tmp_path / "t.json").write_text(shard(50))
+    store = ShardStore(tmp_path / "kept")
+    jobs = Jobs(store, Alerts([]))
+    assert jobs.report("r") is None
+    with monkeypatch.context() as context:
+        context.setattr(Follower, "start", lambda _: None)  # each look is ours
+        jobs.wake("r")
+    keep = jobs._keeper("r")
+    first, second = analyze(tmp_path / "t.json"), analyze(tmp_path / "t.json")
+    keep(first)
+    reports = [jobs.report("r") for _ in range(3)]
+    keep(second)
+    reports.append(jobs.report("r"))
+    store.close()
+
+    assert [analysis is first for analysis in made] == [True, False]
+    assert len(set(reports)) == 1
+    assert json.loads(reports[0] or "")["steps"] == json.loads(json.dumps(make_report(first)))["steps"]
+
+
+def test_of_many_shards_new_ones_are_looked_for_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand that takes as long as a tenth of an analysis; what goes away is noticed at once, and looked for again."""
+    now_s = [0.0]
+    listings = []
+
+    def list_files(paths: Sequence[str]) -> list[Path]:
+        listings.append(now_s[0])
+        now_s[0] += 1.0
+        return files_of(paths)
+
+    monkeypatch.setattr(live_module, "files_of", list_files)
+    monkeypatch.setattr(live_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(live_module, "_MANY", 10)
+    for rank in range(10):
+        (tmp_path / f"t.rank{rank}.json").write_text(shard(8).replace('"rank": 0', f'"rank": {rank}'))
+    follower = Follower([str(tmp_path)], lambda _: None)
+    looks = [follower.look()]
+    (tmp_path / "t.rank7.json").write_text(shard(9).replace('"rank": 0', '"rank": 7'))
+    looks += [follower.look(), follower.look()]
+    now_s[0] = 20.0
+    looks.append(follower.look())
+    (tmp_path / "t.rank8.json").unlink()
+    with pytest.raises(FileNotFoundError):
+        follower.look()
+    looks.append(follower.look())
+
+    assert looks == [True, True, False, False, True]
+    assert listings == [0.0, 20.0, 21.0]
+
+
+@pytest.mark.parametrize(("only_sums", "expected_s"), [(True, 3.0), (False, 10.0)])
+def test_an_analysis_waits_for_as_long_as_it_kept_a_core(
+    only_sums: bool, expected_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it has one thread, what the collector stores meanwhile on others does not count."""
+    at_s = {"monotonic": 0.0, "process_time": 0.0, "thread_time": 0.0}
+    monkeypatch.setattr(live_module, "time", SimpleNamespace(**{name: lambda name=name: at_s[name] for name in at_s}))
+    follower = Follower(["t.json"], lambda _: None)
+    waits: list[float] = []
+
+    def look() -> bool:
+        for name, took_s in (("monotonic", 12.0), ("process_time", 10.0), ("thread_time", 3.0)):
+            at_s[name] += took_s
+        follower._only_sums = only_sums
+        return True
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        follower._stopping.set()
+
+    monkeypatch.setattr(follower, "look", look)
+    monkeypatch.setattr(follower._stopping, "wait", wait)
+    follower._run()
+
+    assert waits == [expected_s]

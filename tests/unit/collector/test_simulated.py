@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "diagnosis"))
 
 from simulate import write_case
 from simulated import diagnose, summarise, try_case
-from simulator.cases import MIXTURE, make_case
+from simulator.cases import MIXTURE, TWO, make_case
 
 CASES: Final = 100
 SEED: Final = 7_000_000
@@ -117,6 +117,28 @@ def test_collectives_of_devices_that_take_long_whatever_they_carry(tmp_path: Pat
         (1_863_536_508_000_046, "tlkit", "slow-loader-on-some-ranks", 0.02),
         # Hosts with idle cores hide communication for nothing.
         (622_776_061_000_028, "tlkit", "late-gradients", 0.02),
+        # The first of some metrics waits for a rank that is late; without them the gradients would.
+        (501_561_136_000_130, "horovod", "late-rank", 0.1),
+        # Answers of 13 ms: whenever a collective begins, it ends so long after it was agreed on.
+        (501_561_136_000_105, "horovod", "high-latency", 0.03),
+        # Workers of two ranks that are blocked for seconds, each behind the wait for the other: once in nineteen steps.
+        (1_487_085_283_000_030, "tlkit", "slow-loader-on-some-ranks", 0.1),
+        # All ranks wait for cores, each in steps of its own.
+        (60_116_367_000_021, "tlkit", "starved-of-cores", 0.05),
+        # A loader that is slow on all ranks: which device stands still, and which waits for that one, is chance.
+        (1_908_984_489_000_035, "gpu", "slow-loader", 0.03),
+        # Many collectives of few bytes: fusing them comes before a quicker network.
+        (743_076_839_000_067, "horovod", "many-small-collectives", 0.02),
+        # Forward that grows slower by a fifth: no step is much longer than the usual ones.
+        (1_376_958_234_000_069, "tlkit", "slowing-down", 0.05),
+        # Rank 0 lacks cores; Python's garbage is collected on both ranks, and does not make one of them slow.
+        (997_916_960_000_031, "tlkit", "slow-forward", 0.02),
+        # The later one of two collectives a step comes late in any profile: their latency makes them long.
+        (997_916_960_000_003, "kineto", "exposed-communication", 0.1),
+        # Rank 0 agrees with itself at once, and is late by itself: the others wait for messages, not for it.
+        (685_545_386_000_106, "tlkit", "slow-negotiation", 0.05),
+        # Slow launches are a seventh of the step, and a tenth of it is not ordinary any more.
+        (997_916_960_000_124, "gpu", "device-idle-launch", 0.06),
     ],
 )
 def test_gains_that_were_far_off(seed: int, file_format: str, cause: str, tolerance: float, tmp_path: Path) -> None:
@@ -126,3 +148,30 @@ def test_gains_that_were_far_off(seed: int, file_format: str, cause: str, tolera
 
     assert found.cause == cause
     assert found.gain == pytest.approx(max(case.truth.gains), abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("seed", "only", "steps"),
+    [
+        # Validation on one rank, a slow optimizer on two others: two faults, and no three slow ranks.
+        (1_487_085_283_000_188, "", [("slow-optimizer", (1, 2)), ("periodic-slow-forward", (0,))]),
+        # Two workers are too few once the optimizer is quicker; until then nothing waits for them.
+        (1_558_589_981_000_041, TWO, [("slow-optimizer-step", (0, 1)), ("slow-loader", (0, 1))]),
+        # The same on one of eight ranks.
+        (1_558_589_981_000_013, TWO, [("stragglers-in-turn", (1, 2, 3, 5)), ("slow-loader-on-some-ranks", (1,))]),
+        # Rank 1 lacks cores, which holds up nobody as long as rank 0 waits for its loader.
+        (997_916_960_000_109, "", [("slow-loader-on-some-ranks", (0,)), ("slow-backward", (1,))]),
+        # Workers that start anew come before a slow loader that gains hardly more.
+        (997_916_960_000_197, "", [("object-collectives", (0, 1, 2, 3)), ("worker-start-up", (0, 1, 2, 3))]),
+    ],
+)
+def test_plans_name_both_of_two_faults(
+    seed: int, only: str, steps: list[tuple[str, tuple[int, ...]]], tmp_path: Path
+) -> None:
+    """Also the one that gains nothing before the other is gone."""
+    case = make_case(seed, only, "tlkit")
+    write_case(case, tmp_path)
+    plan = diagnose(tmp_path).plan
+
+    assert [(step.cause, step.ranks) for step in plan] == steps
+    assert sum(step.gain for step in plan) == pytest.approx(case.truth.gain, abs=0.04)

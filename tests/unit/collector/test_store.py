@@ -5,9 +5,10 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tlkit.collector.service import store as store_module
 from tlkit.collector.service.identity import digest_of
+from tlkit.collector.service.pieces import Piece
 from tlkit.collector.service.run_folder import MARK
 from tlkit.collector.service.store import (
     LIVE_S,
@@ -215,6 +217,18 @@ def test_what_is_known_of_a_run_outlives_the_collector(tmp_path: Path) -> None:
         assert not (tmp_path / ".tlkit-new-left").exists()
 
 
+def test_a_folder_that_was_being_made_is_cleared_away_at_every_stage(tmp_path: Path) -> None:
+    """Nothing in it, half a mark, a whole mark; and one with somebody's file in it stays as it is."""
+    inside = {"empty": [], "begun": [".tlkit-run.new"], "done": [".tlkit-run"], "used": [".tlkit-run", "notes.txt"]}
+    for name, files in inside.items():
+        (tmp_path / f".tlkit-new-{name}").mkdir()
+        for file in files:
+            (tmp_path / f".tlkit-new-{name}" / file).write_text('{"made_')
+    ShardStore(tmp_path).close()
+    assert [child.name for child in tmp_path.iterdir() if child.is_dir()] == [".tlkit-new-used"]
+    assert {child.name for child in (tmp_path / ".tlkit-new-used").iterdir()} == set(inside["used"])
+
+
 def test_two_collectors_never_share_a_folder(tmp_path: Path) -> None:
     """The second ends with a line."""
     with opened(tmp_path), pytest.raises(UsageError, match="another collector"):
@@ -225,6 +239,7 @@ def test_two_collectors_never_share_a_folder(tmp_path: Path) -> None:
 def test_what_the_disk_did_not_take_is_not_told_as_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full in the middle of a piece, one that is full at once, and one that fails when it is asked for certainty."""
     with opened(tmp_path, 1 << 20) as (store, _):
+        assert store.append("r", "t.json", 0, b"") == 0
         real_write, real_sync, room = os.write, os.fdatasync, [700]
 
         def write(descriptor: int, content: bytes) -> int:
@@ -251,6 +266,79 @@ def test_what_the_disk_did_not_take_is_not_told_as_kept(tmp_path: Path, monkeypa
         assert store.sizes("r") == {"t.json": 700}
         monkeypatch.setattr(os, "fdatasync", real_sync)
         assert store.append("r", "t.json", 700, b"x" * 300) == 1000
+
+
+def named(count: int, content: bytes = b"x") -> list[Piece]:
+    """The first piece of each of so many ranks."""
+    return [Piece(f"t.rank{rank}.json", 0, "", content) for rank in range(count)]
+
+
+def test_a_thousand_shards_begin_with_one_line_of_the_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mark is not written anew for each, and the disk is waited for only when everything is written, once a shard."""
+    done: list[str] = []
+
+    def noting(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def call(*args: Any) -> Any:
+            done.append(name)
+            return real(*args)
+
+        return call
+
+    with opened(tmp_path, 1 << 20) as (store, _):
+        store.append("r", "first.json", 0, b"x")
+        mark = (tmp_path / "r" / MARK).read_bytes()
+        for name in ("write", "fsync", "fdatasync", "rename", "replace"):
+            monkeypatch.setattr(os, name, noting(name))
+        assert set(store.append_many("r", named(1000)).values()) == {1}
+        assert (tmp_path / "r" / MARK).read_bytes().startswith(mark)
+        # The mark and its sync, all shards, each one's sync, and the folder's.
+        assert done == ["write", "fdatasync"] + ["write"] * 1000 + ["fdatasync"] * 1000 + ["fsync"]
+        done.clear()
+        grown = [Piece(piece.shard, 1, "", b"y") for piece in named(1000)]
+        assert set(store.append_many("r", grown).values()) == {2}
+        assert done == ["write"] * 1000 + ["fdatasync"] * 1000
+    with opened(tmp_path, 1 << 20) as (store, _):
+        assert len(store.sizes("r")) == 1001
+
+
+def test_a_mark_that_was_cut_names_what_began_before(tmp_path: Path) -> None:
+    """Whatever a crash leaves of its last line, zeros as well; and what begins after it is named."""
+    for number, left in enumerate((b'\n["t.ra', b"\n[", b"\n" + bytes(9), b"\n", b'\n"t.json"', b"\n7")):
+        with opened(tmp_path, 1 << 20) as (store, _):
+            store.append(f"r{number}", "a.json", 0, b"x")
+            with (tmp_path / f"r{number}" / MARK).open("ab") as file:
+                file.write(left)
+        with opened(tmp_path, 1 << 20) as (store, _):
+            assert store.sizes(f"r{number}") == {"a.json": 1}
+            store.append(f"r{number}", "b.json", 0, b"y")
+        with opened(tmp_path, 1 << 20) as (store, _):
+            assert store.sizes(f"r{number}") == {"a.json": 1, "b.json": 1}
+
+
+def test_of_several_shards_each_is_kept_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the disk fails to take is as before, the others have grown, and the sender hears that not all is there."""
+    with opened(tmp_path, 1 << 20) as (store, _):
+        store.append_many("r", named(4, b"abc"))
+        bad = (tmp_path / "r" / "t.rank2.json").stat().st_ino
+        real_sync = os.fdatasync
+
+        def sync(descriptor: int) -> None:
+            if os.fstat(descriptor).st_ino == bad:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            real_sync(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", sync)
+        with pytest.raises(FullError, match="write to its disk"):
+            store.append_many("r", [Piece(piece.shard, 3, "", b"de") for piece in named(4)])
+        assert list(store.sizes("r").values()) == [5, 5, 3, 5]
+        assert store.nbytes == 18
+        twice = [
+            Piece("t.rank0.json", 5, digest_of(b"abcde"), b"f"),
+            Piece("t.rank0.json", 6, digest_of(b"abcdef"), b"g"),
+        ]
+        assert store.append_many("r", twice) == {"t.rank0.json": 7}
 
 
 def test_zeros_that_a_crash_of_the_machine_leaves_are_sent_again(tmp_path: Path) -> None:

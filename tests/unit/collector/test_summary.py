@@ -8,13 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.traces import Parts, make_trace, uniform
 from tlkit.collector import Analysis, analyze
 from tlkit.collector.commands.analyze import main
 from tlkit.collector.compare.scaling import scaling
+from tlkit.collector.model.breakdown import typical_parts, typical_parts_of_each
 from tlkit.collector.model.words import milliseconds
 from tlkit.collector.predict.what_if import predict
 from tlkit.collector.reports.html import to_html
@@ -95,6 +99,30 @@ def test_parts_sum_to_the_mean_and_to_the_median() -> None:
     assert steps["max_ns"] == pytest.approx(1597.5e6)
     assert steps["steps_per_second"] == pytest.approx(1e9 / steps["mean_ns"], rel=1e-6)
     assert sum(ns > 0 for ns in steps["checkpoint_ns"]) == 6
+
+
+@given(st.integers(1, 4), st.integers(0, 7), st.data())
+def test_the_typical_parts_of_each_rank_are_those_that_it_has_alone(
+    ranks: int, steps: int, data: st.DataObject
+) -> None:
+    """They are found for a thousand ranks at once: means between the quartiles, which sum to the median step."""
+    lengths = st.lists(st.integers(0, 10**9), min_size=ranks * steps, max_size=ranks * steps)
+    parts = {part: np.array(data.draw(lengths), np.int64).reshape(ranks, steps) for part in ("forward", "other")}
+    durations = sum(parts.values(), np.zeros((ranks, steps), np.int64))
+    totals = np.median(durations, axis=1).astype(np.int64) if steps else np.zeros(ranks, np.int64)
+    found = typical_parts_of_each(parts, totals)
+
+    assert found == [
+        typical_parts({part: values[row] for part, values in parts.items()}, int(totals[row])) for row in range(ranks)
+    ]
+    for row, of_rank in enumerate(found):
+        assert sum(of_rank.values()) == totals[row]
+        if steps:
+            low, high = np.quantile(durations[row], [0.25, 0.75])
+            middle = (durations[row] >= low) & (durations[row] <= high)
+            means = {part: values[row][middle if middle.any() else ...].mean() for part, values in parts.items()}
+            scale = totals[row] / max(sum(means.values()), 1.0)
+            assert of_rank == pytest.approx({part: mean * scale for part, mean in means.items()}, abs=2)
 
 
 def test_where_mean_and_median_tell_different_stories_a_note_says_so() -> None:

@@ -9,7 +9,7 @@ from tests.traces import MS
 from tlkit.collector import Analysis, analyze
 from tlkit.collector.findings import RULES
 from tlkit.collector.findings.straggler import SlowRanks
-from tlkit.collector.findings.unexplained import unexplained
+from tlkit.collector.findings.unexplained import in_words_of, unexplained
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace, make_table
 from tlkit.timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU
 
@@ -37,11 +37,13 @@ def test_a_cost_without_a_rule_is_told_with_part_ranks_and_gain() -> None:
     analysis = without_straggler_rule(each_rank_once())
     (finding,) = unexplained(analysis.facts, analysis.findings)
 
-    assert (finding.class_, finding.cause) == ("straggler", "unexplained")
+    assert (finding.class_, finding.cause) == ("straggler", "stragglers-in-turn")
+    assert finding.remedy.startswith("Ranks ")
     assert set(finding.ranks) == set(range(1, 16))  # the first step is warm-up
-    assert finding.evidence["what"] == "forward"
+    parts = finding.evidence["excess_by_category_ns"]
+    assert max(parts, key=parts.__getitem__) == "forward"
     assert finding.predicted_gain == pytest.approx(LATE / analysis.facts.mean_step_ns, abs=0.01)
-    assert finding.sentence.startswith("Unexplained: forward of ")
+    assert "not the same ones each time, in forward" in finding.sentence
 
 
 def test_the_verdict_is_never_healthy_then() -> None:
@@ -72,6 +74,37 @@ def test_what_has_a_name_is_not_told_twice() -> None:
     assert unexplained(analysis.facts, [finding]) == []
 
 
+def test_a_finding_that_falls_just_short_lends_its_words() -> None:
+    """A rule that sees a little less of the same says what it is; the gain is that of all of it."""
+    analysis = without_straggler_rule(each_rank_once())
+    (whole,) = unexplained(analysis.facts, [])
+    assert whole.outcome is not None
+    short = replace(whole, cause="slow-forward", predicted_gain=0.9 * whole.predicted_gain, sentence="It sleeps.")
+    elsewhere = replace(short, ranks=(3,))
+    too_small = replace(short, predicted_gain=0.5 * whole.predicted_gain)
+
+    assert in_words_of(analysis.facts, [elsewhere, too_small], whole) is whole
+    named = in_words_of(analysis.facts, [elsewhere, too_small, short], whole)
+    assert (named.cause, named.sentence) == ("slow-forward", "It sleeps.")
+    assert (named.predicted_gain, named.outcome) == (whole.predicted_gain, whole.outcome)
+
+
+def test_what_all_ranks_have_in_common_now_and_then_is_told_by_its_rhythm() -> None:
+    """Every third step the loop does more on all ranks: too little for the rule that looks at whole steps."""
+    plan = even(4, 36)
+    random = np.random.default_rng(1)
+    together = random.normal(0, 1.5 * MS, (1, 36, 1)).astype(np.int64)
+    optimizer = plan.optimizer.copy()
+    optimizer[:, 2::3] += 18 * MS
+    trace = record(replace(plan, optimizer=optimizer, backward=plan.backward + together))
+    analysis = analyze(trace, rules=[])
+    (found,) = unexplained(analysis.facts, [])
+
+    assert (found.class_, found.cause, found.ranks) == ("compute", "periodic-stalls", (0, 1, 2, 3))
+    assert found.evidence["part"] == "optimizer"
+    assert found.sentence.startswith("Optimizer of every rank takes longer in every 3rd step")
+
+
 def with_busy_cores(trace: Trace) -> Trace:
     """Everything the two cores of the host have is taken, by the ranks themselves."""
     end_ns = int(trace.spans["start_ns"].max())
@@ -93,3 +126,13 @@ def test_collectives_of_ranks_that_lack_cores_are_explained() -> None:
 
     assert [one.evidence["what"] for one in unexplained(free.facts, [])] == ["collectives"]
     assert unexplained(taken.facts, []) == []
+
+
+def test_two_ranks_whose_cores_come_and_go_are_healthy() -> None:
+    """On a shared host either rank takes a fifth longer for backward in every other step or so: one is always the quicker one."""
+    plan = even(2, 60)
+    chance = np.random.default_rng(3)
+    slower = np.where(chance.random(plan.backward.shape) < 0.4, 0.2, 0.0) + chance.normal(0, 0.02, plan.backward.shape)
+    backward = (plan.backward * (1 + slower)).astype(np.int64)
+
+    assert analyze(record(replace(plan, backward=backward))).verdict.class_ == "healthy"
