@@ -2,8 +2,9 @@
 
     python benchmarks/dashboard.py FOLDER          # FOLDER as benchmarks/kineto_like.py makes it, a file a rank
 
-Prints the time from the start of tl-dash (trace kept) to the first screen, zoom and pan to paint, what searches,
-sums of regions and pages of the table of spans take, and the server's memory beside that of the columns.
+Prints the time from the start of tl-dash (trace kept) to the page that says what is known of the run and to the first screen,
+from there to the timeline, zoom and pan to paint, what searches, sums of regions and pages of the table of spans take, and the
+server's memory beside that of the columns.
 """
 
 import argparse
@@ -71,8 +72,14 @@ def main() -> None:
         assert found is not None
         print(f"served after {time.perf_counter() - began:.2f} s")
         page.goto(found[0])
+        page.wait_for_selector("#page > *", timeout=120_000)
+        print(f"what is known of the run after {time.perf_counter() - began:.2f} s")
         page.wait_for_selector("#verdict-sentence", timeout=120_000)
-        print(f"first screen after {time.perf_counter() - began:.2f} s")
+        spent = psutil.Process(process.pid).cpu_times()
+        print(
+            f"first screen after {time.perf_counter() - began:.2f} s; "
+            f"processor time of the server until then: {spent.user + spent.system:.2f} s"
+        )
         page.goto(f"{found[0]}timeline")
         page.wait_for_selector("#timeline[data-painted]", timeout=120_000)
         print(f"timeline after {time.perf_counter() - began:.2f} s")

@@ -82,7 +82,7 @@ def _frame(source: Source) -> Any:
             dcc.Store(id="theme", storage_type="local"),
             dcc.Store(id="version", data=source.version),
             dcc.Store(id="shape"),
-            dcc.Interval(id="tick", interval=REFRESH_MS, disabled=not source.is_live),
+            dcc.Interval(id="tick", interval=REFRESH_MS, disabled=not source.is_growing),
             html.A("to the page", href="#page", className="skip"),
             html.Header(
                 [
@@ -91,7 +91,8 @@ def _frame(source: Source) -> Any:
                     html.Span(clean(source.status), id="status", className="soft", role="status"),
                     html.Span(id="pulse", className="soft"),
                     *_dump_button(source),
-                    html.Button("dark", id="theme-switch", title="dark or light (D)", type="button"),
+                    html.Button("dark", id="theme-switch", title="dark or light (K)", type="button"),
+                    *_dump_answer(source),
                     html.P(describe_run(source.analysis), id="run", className="soft"),
                 ]
             ),
@@ -109,10 +110,12 @@ def _dump_button(source: Source) -> list[Any]:
     if source.ask_dump is None:
         return []
     title = "have the flight recorders of all ranks set aside their newest steps"
-    return [
-        html.Button("set aside", id="dump", title=title, type="button", n_clicks=0),
-        html.Span(id="dump-answer", className="soft", role="status"),
-    ]
+    return [html.Button("set aside", id="dump", title=title, type="button", n_clicks=0)]
+
+
+def _dump_answer(source: Source) -> list[Any]:
+    """What has become of it, behind the buttons, which stay where they are."""
+    return [] if source.ask_dump is None else [html.Span(id="dump-answer", className="soft", role="status")]
 
 
 def _links(source: Source) -> list[Any]:
@@ -157,7 +160,7 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         if name == "timeline" and isinstance(shape, dict) and shape.get("key") == key:
             return no_update, no_update  # the script follows the address by itself
         blocks = _blocks(source, name, search, theme)
-        return (contain(key, blocks) if source.is_live else blocks), describe(key, blocks)
+        return (contain(key, blocks) if source.is_growing else blocks), describe(key, blocks)
 
     # Apart from `show`, whose output is the whole page: what it is about to replace hides while it is made.
     @app.callback(
@@ -176,6 +179,7 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         if not isinstance(shape, dict) or shape.get("key") != key:
             # Somebody goes to another page just now, of which `show` may have had the version before: again with the next tick.
             set_props("version", {"data": None})
+            set_props("tick", {"disabled": False})
             raise PreventUpdate
         blocks = _blocks(source, name, search, theme)
         news = changed(shape, key, blocks)
@@ -190,6 +194,7 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         Output("run", "children"),
         Output("pages", "children"),
         Output("pulse", "children"),
+        Output("tick", "disabled"),
         Input("tick", "n_intervals"),
         State("version", "data"),
         State("status", "children"),
@@ -202,10 +207,13 @@ def _add_callbacks(app: Dash, source: Source) -> None:
             source.version,
             clean(source.status),
             describe_run(source.analysis),
-            describe_pulse(source.analysis, time.time_ns()),
+            describe_pulse(source.analysis, time.time_ns()) if source.is_live else "",
         )
         new_version, new_status, new_run, new_pulse = only_changes(now, (version, status or "", run or "", pulse or ""))
-        return new_version, new_status, new_run, no_update if new_version is no_update else _links(source), new_pulse
+        new_links = no_update if new_version is no_update else _links(source)
+        # The last version has arrived, and no other one will come.
+        is_last = new_version is no_update and not source.is_growing
+        return new_version, new_status, new_run, new_links, new_pulse, True if is_last else no_update
 
     @app.callback(
         Output("what-if-answer", "children"),
@@ -269,7 +277,9 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     """A page's content, whatever goes wrong with it."""
     if name not in PAGES:
         return empty("There is no such page", f"Choose one of {', '.join(PAGES)}.")
-    analysis = source.analysis
+    opening, analysis = source.opening, source.analysis
+    if opening is not None:
+        return opening.blocks()
     if analysis is None:
         return empty("Nothing to show yet", clean(source.status) or "Nothing has been recorded yet.")
     source.prepare()

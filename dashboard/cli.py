@@ -6,21 +6,29 @@ import os
 import secrets
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .. import __version__
-from ..collector.analysis import analyze
+from ..collector.kept import analyze_kept
 from ..collector.service.arguments import add_certificate, add_token, certificate_of, read_token
 from ..collector.service.live import Follower
 from ..collector.service.mirror import Mirror
 from ..timeline.commands.arguments import Parser, parse_ranks, run_command, with_completion
 from ..timeline.commands.progress import ProgressBar
 from ..timeline.errors import UsageError
+from ..timeline.read.open import files_of
+from ..timeline.read.remote import is_url
 from ..timeline.record.flight_requests import listens, request_dump
 
 if TYPE_CHECKING:
+    from dash import Dash
+
+    from ..collector.analysis import Analysis
+    from .opening import Opening
     from .other_runs import OtherRuns
     from .source import Source
 
@@ -34,6 +42,8 @@ Show where the step time of distributed training goes, in a browser.
   tl-dash --collector http://host:8060
 """
 PORT = 8050
+#: Runs with smaller files are opened before the server answers: with as little to wait for, a page of its own would only flicker.
+AT_ONCE_NBYTES: Final = 32 * 1024 * 1024
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -76,36 +86,101 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("name a trace, or a --collector")
     if (arguments.follow or arguments.collector) and (arguments.ranks or arguments.warm_up is not None):
         raise UsageError("--ranks and --warm-up are for runs that are over, not for --follow and --collector")
-    try:
-        from .app import create_app  # noqa: PLC0415  so that --help needs no Dash
-        from .other_runs import OtherRuns  # noqa: PLC0415
-        from .source import Source  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError(f"{error.name} is not installed: pip install 'tlkit[dashboard]'") from error
+    if find_spec("dash") is None:
+        raise UsageError("dash is not installed: pip install 'tlkit[dashboard]'")
+    # Dash takes a second to load: meanwhile the trace is read.
+    threading.Thread(target=_load_early, daemon=True).start()
     from ..collector.service.guard import is_loopback  # noqa: PLC0415
     from ..collector.service.serving import serve  # noqa: PLC0415
+    from .other_runs import OtherRuns  # noqa: PLC0415
 
     token = read_token(arguments.token_file, arguments.token or os.environ.get("TLKIT_DASH_TOKEN"))
     with contextlib.ExitStack() as stack:
         if arguments.runs is not None and not arguments.runs.is_dir():
             raise UsageError(f"--runs {arguments.runs}: folder not found")
         others = OtherRuns(arguments.compare, arguments.runs)
-        for name in others.names()[: len(arguments.compare)]:
-            others.analysis(name)  # a mistake in a name is told at once
-        source = _follow(arguments, Source, stack, others) if arguments.follow or arguments.collector else None
-        if source is None:
-            ranks = parse_ranks(arguments.ranks)
-            with ProgressBar() as bar:
-                # Without a name here: what the source does not keep of it is given back.
-                source = Source(
-                    analyze(arguments.trace, warm_up=arguments.warm_up, ranks=ranks, progress=bar.update), others=others
-                )
+        source, opening = _source(arguments, others, stack)
         made_up = None if token or is_loopback(arguments.host) else secrets.token_urlsafe(24)
-        app = create_app(source, host=arguments.host, token=token or made_up)
-        certificate = certificate_of(arguments)
-        return serve(
-            app.server, arguments.host, arguments.port, "tl-dash", shown_token=made_up, certificate=certificate
+        app = _load_application()(source, host=arguments.host, token=token or made_up)
+        status = serve(
+            app.server,
+            arguments.host,
+            arguments.port,
+            "tl-dash",
+            shown_token=made_up,
+            certificate=certificate_of(arguments),
+            is_over=opening.is_over.is_set,
         )
+        opening.check()
+        opening.give_up()
+        return status
+
+
+def _source(
+    arguments: argparse.Namespace, others: "OtherRuns", stack: contextlib.ExitStack
+) -> "tuple[Source, Opening]":
+    """What to show, and how its opening does."""
+    from .opening import Opening  # noqa: PLC0415  as the application
+    from .source import Source  # noqa: PLC0415
+
+    if arguments.follow or arguments.collector:
+        _compare(others, arguments.compare)
+        return _follow(arguments, Source, stack, others), Opening()
+    files = _files(arguments.trace)
+    opening = Opening(files)
+    if opening.nbytes < AT_ONCE_NBYTES:
+        # Without a name here: what the source does not keep of it is given back.
+        return Source(_open(arguments, others, opening), others=others), opening
+    source = Source(None, others=others, opening=opening)
+    opening.start(lambda: _open(arguments, others, opening), source.replace)
+    return source, opening
+
+
+def _files(paths: Sequence[str]) -> list[Path]:
+    """The files of a run; none where one has to be fetched to be seen."""
+    return [] if any(map(is_url, paths)) else files_of(paths)
+
+
+def _open(arguments: argparse.Namespace, others: "OtherRuns", opening: "Opening") -> "Analysis":
+    """The analysis of the run, after those that were named to compare with: a mistake in a name is told at once."""
+    _compare(others, arguments.compare)
+    with ProgressBar() as bar:
+
+        def update(done: int, total: int) -> None:
+            bar.update(done, total)
+            opening.update(done, total)
+
+        return analyze_kept(
+            arguments.trace,
+            warm_up=arguments.warm_up,
+            ranks=parse_ranks(arguments.ranks),
+            progress=update,
+            on_trace=opening.analysing,
+        )
+
+
+def _compare(others: "OtherRuns", named: Sequence[str]) -> None:
+    for name in others.names()[: len(named)]:
+        others.analysis(name)
+
+
+def _load_application() -> "Callable[..., Dash]":
+    """`create_app`.
+
+    Raises:
+        UsageError: a package that it needs is not installed.
+    """
+    try:
+        from .app import create_app  # noqa: PLC0415  so that --help needs no Dash
+    except ImportError as error:
+        raise UsageError(f"{error.name} is not installed: pip install 'tlkit[dashboard]'") from error
+    return create_app
+
+
+def _load_early() -> None:
+    """Load the application; who asks for it later is told what is missing."""
+    with contextlib.suppress(UsageError):
+        _load_application()
 
 
 def _follow(
@@ -123,7 +198,9 @@ def _follow(
     source.ask_dump = lambda: _ask_ranks(paths)
     if arguments.collector:
         paths = _mirrored(arguments, stack, source, lambda words: tell("trouble", words))
-    Follower(paths, source.replace, lambda words: tell("run", words)).start()
+    # Where its shards are put in the meantime tells nobody anything.
+    names = {paths[0]: f"the run of {arguments.collector}"} if arguments.collector else {}
+    Follower(paths, source.replace, lambda words: tell("run", words), names=names).start()
     return source
 
 

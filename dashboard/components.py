@@ -147,11 +147,12 @@ def empty(heading: str, said: str) -> Component:
 
 
 def finding_card(
-    finding: Finding, number: int, place: Mapping[str, object] | None = None, *, is_verdict: bool = False
+    finding: Finding, number: int, page: str, place: Mapping[str, object] | None = None, *, is_verdict: bool = False
 ) -> Component:
     """A finding: gain, sentence, remedy, and its evidence on demand.
 
     Args:
+        page: where its numbers are.
         place: where on the timeline it can be seen (timeline/evidence.py).
         is_verdict: whether the page has said sentence and remedy already.
     """
@@ -159,7 +160,6 @@ def finding_card(
     evidence = [(name, value) for name, value in finding.evidence.items()]
     key = f"{text(finding.cause)} {' '.join(map(str, finding.ranks))}"
     first = int(finding.ranks[0]) if len(finding.ranks) == 1 else None
-    page = {"data": "data", "communication": "communication", "straggler": "ranks"}.get(finding.class_, "steps")
     return html.Li(
         [
             html.Div(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ..collector.analysis import Analysis, analyze
+from ..collector.analysis import Analysis
+from ..collector.kept import analyze_kept
 from ..timeline.commands.arguments import clean
 
 #: Analyses that are kept.
@@ -47,7 +48,7 @@ class OtherRuns:
         with self._lock:
             found = self._kept.get(name)
             if found is None or found[0] != stamp:
-                found = (stamp, analyze(path))
+                found = (stamp, analyze_kept(path))
                 self._kept[name] = found
             self._kept.move_to_end(name)
             while len(self._kept) > MAX_KEPT:

@@ -1,11 +1,14 @@
 """What every page says of the run: which one it is, where it ran and when, and how much of it there is."""
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from ..collector.analysis import Analysis
 from ..timeline.commands.arguments import clean
+from ..timeline.model.trace import TraceMeta
 
 #: A rank that has said nothing for so long beside the others is not counted as connected.
 HEARD_NS: Final = 10 * 10**9
@@ -14,7 +17,7 @@ RECENT_STEPS: Final = 20
 #: Hosts that are named.
 _MAX_NAMED: Final = 3
 #: From twice a unit on it is used.
-_UNITS: Final = ((3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"))
+_UNITS: Final = ((3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 
 
 def describe_run(analysis: Analysis | None) -> str:
@@ -26,19 +29,28 @@ def describe_run(analysis: Analysis | None) -> str:
     if analysis is None:
         return ""
     meta = analysis.trace.meta
-    hosts = sorted(set(meta.hosts.values()))
-    count = len(meta.ranks)
-    ranks = f"{count} rank{'s' if count != 1 else ''}" + (f" of {meta.size}" if meta.size > count else "")
-    parts = [run_name(analysis), f"{ranks} on {_several(hosts)}" if hosts else ranks]
+    parts = [run_name(analysis), describe_ranks(meta)]
     if meta.epoch_unix_ns > 0:
         parts.append(f"{datetime.fromtimestamp(meta.epoch_unix_ns / 1e9, UTC):%Y-%m-%d %H:%M} UTC")
     parts += [_length(analysis), f"{meta.events:,} events"]
     return clean(" · ".join(part for part in parts if part))
 
 
+def describe_ranks(meta: TraceMeta) -> str:
+    """How many ranks a trace has, and on which hosts they ran."""
+    hosts = sorted(set(meta.hosts.values()), key=_naturally)
+    count = len(meta.ranks)
+    ranks = f"{count} rank{'s' if count != 1 else ''}" + (f" of {meta.size}" if meta.size > count else "")
+    return clean(f"{ranks} on {_several(hosts)}" if hosts else ranks)
+
+
 def run_name(analysis: Analysis | None) -> str:
     """The file's name, and how many more there are; for the title of the tab, too."""
-    files = () if analysis is None else analysis.trace.meta.files
+    return "" if analysis is None else name_of_files(analysis.trace.meta.files)
+
+
+def name_of_files(files: Sequence[str]) -> str:
+    """The name of the first one, and how many more there are; "" without files."""
     if not files:
         return ""
     first = min((Path(name).name for name in files), key=lambda name: (len(name), name))
@@ -72,17 +84,20 @@ def _heard_of(analysis: Analysis) -> int:
     return int((last >= last.max() - HEARD_NS).sum()) if len(last) else 0
 
 
+def _naturally(name: str) -> tuple[object, ...]:
+    """So that host-10 comes after host-9; numbers are every other part."""
+    return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d{1,18})", name))
+
+
 def _several(names: list[str]) -> str:
     shown = ", ".join(names[:_MAX_NAMED])
     return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more hosts"
 
 
 def _length(analysis: Analysis) -> str:
-    spans = analysis.trace.spans
-    if not len(spans):
+    last_ns, steps = analysis.facts.end_ns, analysis.facts.steps.count
+    if not len(analysis.trace.spans):
         return ""
-    last_ns = int((spans["start_ns"] + spans["dur_ns"]).max())
-    steps = analysis.facts.steps.count
-    size, unit = next((size, unit) for size, unit in _UNITS if last_ns >= 2 * size or unit == "s")
+    size, unit = next((size, unit) for size, unit in _UNITS if last_ns >= 2 * size or unit == "µs")
     length = f"{last_ns / size:.1f} {unit}"
     return f"{length}, {steps} steps analysed" if steps else length

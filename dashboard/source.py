@@ -7,9 +7,10 @@ from typing import Final
 import pandas as pd
 
 from ..collector.analysis import Analysis
-from ..collector.model.launches import Launches, rank_of, without_launches
+from ..collector.model.launches import Launches, rank_of, slim
 from ..collector.reports.summary import Summary, summarize
 from .freed_memory import give_back
+from .opening import Opening
 from .other_runs import OtherRuns
 from .timeline.run import Run
 
@@ -26,6 +27,7 @@ class Source:
         *,
         compared: Analysis | None = None,
         others: OtherRuns | None = None,
+        opening: Opening | None = None,
         is_live: bool = False,
         waiting: str = "",
     ) -> None:
@@ -34,14 +36,17 @@ class Source:
         Args:
             compared: another run, which has been analysed already.
             others: runs to compare with, which are analysed when they are asked for.
-            is_live: whether `replace` will be called.
+            opening: of the run for which `replace` will be called once.
+            is_live: whether `replace` will be called again and again.
             waiting: what is waited for while there is no analysis.
         """
         self._lock = threading.Lock()
+        self.is_live = is_live
+        self._analysis: Analysis | None = None
         self._launches: Launches | None = None
-        if analysis is not None and not is_live:  # a live one comes anew before packing has paid
-            analysis, self._launches = without_launches(analysis)
-        self._analysis = analysis
+        if analysis is not None:
+            self._analysis, self._launches = self._packed(analysis)
+        self._opening = opening
         self._run: Run | None = None
         self._compared_run: Run | None = None
         self._version = 0
@@ -49,16 +54,35 @@ class Source:
         self._others = others or OtherRuns([], None)
         self._compared = compared
         self._summary: Summary | None = None
-        self.is_live = is_live
-        self.status = waiting
-        """Words for the header of a live page."""
+        self._status = waiting
         self.ask_dump: Callable[[], str] | None = None
         """Asks the ranks for what their flight recorders have, and returns what to say of it; None if nobody can be asked."""
 
     @property
     def version(self) -> int:
-        """Changes whenever the analysis does."""
-        return self._version
+        """Changes whenever what is shown does."""
+        opening = self.opening
+        return self._version if opening is None else -1 - int(opening.age_s)
+
+    @property
+    def opening(self) -> Opening | None:
+        """The run that is being opened; None from when it has been."""
+        return self._opening if self._analysis is None else None
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether another version is to come."""
+        return self.is_live or self.opening is not None
+
+    @property
+    def status(self) -> str:
+        """Words for the header: what is awaited or followed."""
+        opening = self.opening
+        return self._status if opening is None else opening.describe()
+
+    @status.setter
+    def status(self, words: str) -> None:
+        self._status = words
 
     @property
     def analysis(self) -> Analysis | None:
@@ -67,12 +91,17 @@ class Source:
 
     def replace(self, analysis: Analysis) -> None:
         """Show another analysis from now on."""
+        analysis, launches = self._packed(analysis)
         with self._lock:
-            self._analysis, self._launches = analysis, None
+            self._analysis, self._launches = analysis, launches
             self._run = None
             self._summary = None
             self._is_preparing = False
             self._version += 1
+
+    def _packed(self, analysis: Analysis) -> tuple[Analysis, Launches | None]:
+        """Without a second copy of launches, except of a live one, which comes anew before packing has paid."""
+        return (analysis, None) if self.is_live else slim(analysis)
 
     def launches(self, rank: int) -> pd.DataFrame:
         """How the activities of a rank's device were launched: LAUNCH_COLUMNS.

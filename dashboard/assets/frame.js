@@ -68,8 +68,8 @@ window.tlkit = (() => {
     if (event.target.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]") || event.ctrlKey || event.metaKey || event.altKey) return;
     const links = document.querySelectorAll("header nav a");
     if (/^[1-9]$/.test(event.key) && links[+event.key - 1]) { links[+event.key - 1].click(); return; }
-    if (window.tlkit.timeline) { if (window.tlkit.timeline.key(event)) event.preventDefault(); return; }
-    if (event.key === "d" || event.key === "D") document.getElementById("theme-switch").click();
+    if (event.key === "k" || event.key === "K") { document.getElementById("theme-switch").click(); return; }
+    if (window.tlkit.timeline && window.tlkit.timeline.key(event)) event.preventDefault();
   });
   return { switchTheme, setTitle, timeline: null };
 })();

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 from dash import html
 
-from ...collector.model.exposure import exposed_by
+from ...collector.model.exposure import exposed_by, exposed_by_collective
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures_communication
 from ...collector.reports.rows import bandwidth_words
@@ -26,7 +26,8 @@ def layout(view: View) -> Any:
             "Communication",
             "No collectives were recorded. With several ranks: was the model wrapped in hvd.DistributedOptimizer or DDP?",
         )
-    groups = {group: table for group in GROUPS if len(table := exposed_by(analysis.facts, group))}
+    exposed = exposed_by_collective(analysis.facts)
+    groups = {group: table for group in GROUPS if len(table := exposed_by(analysis.facts, group, exposed))}
     first = next(iter(groups), GROUPS[0])
     by = view.query.get("by", "")
     by = by if by in groups else first

@@ -6,7 +6,7 @@ from dash import html
 
 from ...collector.compare.runs import Comparison, compare
 from ...collector.compare.series import Ratio
-from ...collector.model.words import milliseconds
+from ...collector.model.words import milliseconds, signed
 from ...collector.reports import figures
 from ...timeline.commands.arguments import clean
 from ..components import card, chart, choices, empty, table
@@ -41,7 +41,7 @@ def layout(view: View) -> Any:
             change.name,
             milliseconds(change.before_ns),
             milliseconds(change.after_ns),
-            f"{change.difference_ns / 1e6:+.2f} ms",
+            signed(change.difference_ns),
         )
         for change in found.parts
     ]
@@ -59,7 +59,7 @@ def layout(view: View) -> Any:
         if rows
         else None,
         chart(
-            figures.two_strips([(f"before ({clean(name)})", other), (f"now ({now})", view.analysis)], view.theme),
+            figures.two_strips([(f"before ({clean(name)})", other), ("now", view.analysis)], view.theme),
             "Step time of both runs, aligned by step",
         ),
         card(

@@ -7,7 +7,7 @@ import pandas as pd
 
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures_data
-from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, Category
+from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATASET, Category
 from ..components import card, chart, empty, link, table
 from ..words import explain
 from . import View
@@ -15,7 +15,7 @@ from .steps import rank_choices
 
 #: A worker that takes so many times as long as the median one stands out.
 SLOW: Final = 1.3
-MAX_WORKERS: Final = 128
+MAX_WORKERS: Final = 40
 
 
 def layout(view: View) -> Any:
@@ -27,12 +27,13 @@ def layout(view: View) -> Any:
             "This trace does not show data loading. Record the run with tl-run, which shows the loader and its workers, "
             "or name the loader in the profile.",
         )
-    rank = view.rank()
+    rank, shown = view.rank(), figures_data.MAX_RANKS
     return [
         _waits(view, loading),
         chart(
             figures_data.stages(view.analysis, loading, view.theme),
-            "Stages of a batch",
+            "Stages of a batch"
+            + (f", the {shown} slowest ranks" if len(view.analysis.facts.trace.meta.ranks) > shown else ""),
             "In a worker, or in the training process. Batches that wait long for their use are loaded faster than needed.",
         ),
         rank_choices(view, "data", view.query.get("rank", "")),
@@ -59,8 +60,8 @@ def _workers(loading: pd.DataFrame) -> Any:
     medians = groups.groupby(["rank", "lane", "name"], observed=True)["dur_ns"].agg(["median", "size"]).reset_index()
     wide = medians.pivot(index=["rank", "lane"], columns="name", values="median").fillna(0.0)
     counts = fetches.groupby(["rank", "lane"], observed=True).size()
+    usual, count = float(np.median(wide[DATA_FETCH])), len(wide)
     wide = wide.sort_values(DATA_FETCH, ascending=False, kind="stable").head(MAX_WORKERS)
-    usual = float(np.median(wide[DATA_FETCH]))
     rows, marked = [], []
     for number, row in enumerate(wide.reset_index().to_dict("records")):
         rank, lane = int(row["rank"]), str(row["lane"])
@@ -77,36 +78,40 @@ def _workers(loading: pd.DataFrame) -> Any:
             )
         )
     columns = ("loader", "batches", "a batch (median)", "of it dataset", "of it collate", "")
-    return card("Loaders of batches, slowest first", table(columns, rows, marked))
+    return card("Loaders of batches, slowest first" + _more(count), table(columns, rows, marked))
+
+
+def _more(count: int) -> str:
+    """What a heading adds where a table does not list all."""
+    return f"; {count - MAX_WORKERS} more are not listed" if count > MAX_WORKERS else ""
 
 
 def _waits(view: View, loading: pd.DataFrame) -> Any:
-    waits = loading[loading["name"] == DATA_WAIT]
+    waits = figures_data.waits_in(loading)
     if waits.empty:
         return None
     facts = view.analysis.facts
     data = facts.part(str(Category.DATA)) if facts.steps.count else None
+    of_rank = waits.groupby("rank", observed=True)["dur_ns"]
+    found = of_rank.agg(["size", "median", "max", "mean"]).assign(p95=of_rank.quantile(0.95))
+    found = found.sort_values("mean", ascending=False, kind="stable")
     rows = []
-    for rank, durations in waits.groupby("rank", observed=True)["dur_ns"]:
+    for rank, row in found.head(MAX_WORKERS).iterrows():
         number = int(str(rank))
         share = ""
         if data is not None and number in facts.ranks:
-            row = facts.ranks.index(number)
-            share = f"{data[row].sum() / max(float(facts.steps.duration_ns[row].sum()), 1.0):.1%}"
+            place = facts.ranks.index(number)
+            share = f"{data[place].sum() / max(float(facts.steps.duration_ns[place].sum()), 1.0):.1%}"
         rows.append(
             (
-                link(f"rank {rank}", "steps", rank=rank),
-                len(durations),
-                milliseconds(float(durations.median())),
-                milliseconds(float(durations.quantile(0.95))),
-                milliseconds(float(durations.max())),
+                link(f"rank {number}", "steps", rank=number),
+                int(row["size"]),
+                *(milliseconds(float(row[name])) for name in ("median", "p95", "max")),
                 share,
-                float(durations.mean()),
             )
         )
-    rows.sort(key=lambda row: -row[-1])
     columns = ("rank", "batches", "median", "p95", "longest", "share of the step")
     return card(
-        "How long the training waits for a batch, longest first",
-        table(columns, [row[:-1] for row in rows[:MAX_WORKERS]]),
+        "How long the training waits for a batch, longest first" + _more(len(found)),
+        table(columns, rows),
     )

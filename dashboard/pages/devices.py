@@ -41,7 +41,7 @@ def layout(view: View) -> Any:
     return [
         chart(
             figures_device.busy(device, view.theme) if device is not None else None,
-            f"Busy and idle: every device in {of_what}",
+            f"Busy and idle: {_which(device)} in {of_what}",
             "Grey is idle time, by the host's activity meanwhile.",
         ),
         html.Div([card(text(item.title), table(item.header, item.rows)) for item in device_tables(device)])
@@ -70,6 +70,11 @@ def layout(view: View) -> Any:
         else None,
         explain("idle", "launch", "gap", "allocated", "reserved", "starved", "exposed", "step"),
     ]
+
+
+def _which(device: Device | None) -> str:
+    count, shown = 0 if device is None else len(device.steps.ranks), figures_device.MAX_DEVICES
+    return "every device" if count <= shown else f"the {shown} of {count} devices that are idle for longest"
 
 
 def _ranks(device: Device | None, memories: Sequence[Memory]) -> list[int]:

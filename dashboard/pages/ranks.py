@@ -7,8 +7,9 @@ from dash import html
 
 from ...collector.model.breakdown import EXPOSED, PARTS
 from ...collector.model.typical import away_from_typical
-from ...collector.model.words import milliseconds
+from ...collector.model.words import milliseconds, signed
 from ...collector.reports import figures_ranks
+from ...collector.reports.figures_ranks import RankGroup
 from ...collector.reports.palette import label_of
 from ..components import card, chart, choices, empty, link, table
 from ..words import explain
@@ -18,6 +19,7 @@ from . import View
 DEFAULT: Final = "own work"
 MAX_PAIRS: Final = 20
 MAX_RANKS: Final = 64
+MAX_GROUPS: Final = 40
 
 
 def layout(view: View) -> Any:
@@ -43,7 +45,7 @@ def layout(view: View) -> Any:
             "Ranks of",
             "ranks",
             "host",
-            [("", "all, by group"), *((g.name, g.name) for g in groups[:40])],
+            [("", "all, by group"), *((name, name) for name in _slowest_groups(view, groups))],
             host,
             what=what,
         )
@@ -64,6 +66,14 @@ def layout(view: View) -> Any:
     ]
 
 
+def _slowest_groups(view: View, groups: tuple[RankGroup, ...]) -> list[str]:
+    """Names of the groups to choose from: all, or of many those with the slowest ranks, slowest first."""
+    if len(groups) <= MAX_GROUPS:
+        return [group.name for group in groups]
+    own = view.analysis.facts.breakdown.own_work_ns.mean(axis=1)
+    return [g.name for g in sorted(groups, key=lambda g: -float(own[list(g.rows)].max()))[:MAX_GROUPS]]
+
+
 def _ranking(view: View) -> Any:
     facts = view.analysis.facts
     own = facts.breakdown.own_work_ns.mean(axis=1)
@@ -75,7 +85,7 @@ def _ranking(view: View) -> Any:
     guilty = set() if len(guilty) == len(facts.ranks) else guilty
     order = np.argsort(-own, kind="stable")[:MAX_RANKS]
     away = away_from_typical(own)
-    knows_path = bool(view.summary.path)
+    knows_path, hosts = bool(view.summary.path), view.analysis.trace.meta.hosts
     rows = []
     for number in order:
         rank = facts.ranks[number]
@@ -83,10 +93,10 @@ def _ranking(view: View) -> Any:
             (
                 link(f"rank {rank}", "steps", rank=rank),
                 milliseconds(float(own[number])),
-                f"{float(away[number]) / 1e6:+.1f} ms",
+                signed(float(away[number])),
                 milliseconds(float(waits[number])),
                 *((f"{path.get(rank, 0.0):.0%}",) if knows_path else ()),
-                view.analysis.trace.meta.hosts.get(rank, ""),
+                *((hosts.get(rank, ""),) if hosts else ()),
                 "the others wait for it" if rank in guilty else "",
             )
         )
@@ -97,7 +107,7 @@ def _ranking(view: View) -> Any:
         "from typical",
         "waits",
         *(("of the critical path",) if knows_path else ()),
-        "host",
+        *(("host",) if hosts else ()),
         "",
     )
     more = len(own) - len(order)

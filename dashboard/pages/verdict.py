@@ -4,12 +4,14 @@ from typing import Any, Final
 
 from dash import dcc, html
 
+from ...collector.findings import Finding
 from ...collector.model.words import milliseconds
 from ...collector.predict.controls import AS_IT_IS, SLIDERS, SWITCHES
 from ...collector.reports import figures, figures_ranks
 from ...collector.reports.summary import describe_steps, title_of
 from ...timeline.commands.arguments import clean
-from ..components import card, chart, finding_card, link
+from ...timeline.vocabulary import LaneKind
+from ..components import card, chart, finding_card, link, table
 from ..timeline.evidence import place_of
 from ..words import explain
 from . import View
@@ -29,12 +31,7 @@ def layout(view: View) -> Any:
         else None,
         _verdict(view),
         _plan(view),
-        chart(
-            figures.strip(view.analysis, view.theme),
-            f"Step time over the run ({describe_steps(summary.steps)})",
-        )
-        if has_steps
-        else None,
+        _steps(view) if has_steps else None,
         chart(
             figures_ranks.waterfall(summary, view.theme),
             f"Rank {summary.slow_rank} beside a typical rank",
@@ -50,11 +47,26 @@ def layout(view: View) -> Any:
     ]
 
 
+def _steps(view: View) -> Any:
+    """Step time over the run; a few steps one by one."""
+    times = view.summary.steps
+    heading = f"Step time over the run ({describe_steps(times)})"
+    figure = figures.strip(view.analysis, view.theme)
+    if figure is not None:
+        return chart(figure, heading)
+    numbers = view.analysis.facts.steps.numbers.tolist()
+    rows = [
+        (link(f"step {number}", "steps", step=number), milliseconds(float(took)))
+        for number, took in zip(numbers, times.durations_ns, strict=True)
+    ]
+    return card(heading, table(("step", "time"), rows))
+
+
 def _verdict(view: View) -> Any:
     verdict = view.summary.verdict
     style = {"healthy": "verdict healthy", "unknown": "verdict unknown"}.get(verdict.class_, "verdict")
     guilty = verdict.ranks[0] if len(verdict.ranks) == 1 else None
-    where = {"data": "data", "communication": "communication", "compute": "steps"}.get(verdict.class_, "ranks")
+    where = _page_of(view, verdict)
     return html.Section(
         [
             html.P(clean(title_of(verdict)), className="soft"),
@@ -105,6 +117,7 @@ def _findings(view: View) -> Any:
                     finding_card(
                         finding,
                         number,
+                        _page_of(view, finding),
                         place_of(view.analysis, finding),
                         is_verdict=finding.sentence == summary.verdict.sentence,
                     )
@@ -113,11 +126,31 @@ def _findings(view: View) -> Any:
                 className="findings",
             )
             if shown
-            else html.P("Nothing that is worth a change."),
+            else html.P(_nothing(view)),
         ],
         className="card",
         **{"aria-label": "findings"},
     )
+
+
+def _page_of(view: View, finding: Finding) -> str:
+    """The page that has a finding's numbers, of those that this run has."""
+    analysis = view.analysis
+    rest = "steps" if analysis.facts.steps.count else "timeline" if analysis.device is None else "devices"
+    communication = rest if analysis.collectives.empty else "communication"
+    if finding.class_ == "data":
+        loading = analysis.trace.spans["lane_kind"].isin([str(LaneKind.DATA), str(LaneKind.WORKER)])
+        return "data" if loading.any() else rest if analysis.device is None else "devices"
+    if finding.class_ == "straggler":
+        return communication if view.summary.slow_rank is None else "ranks"
+    return communication if finding.class_ == "communication" else rest
+
+
+def _nothing(view: View) -> str:
+    """What to say where no finding promises a gain."""
+    if view.analysis.facts.steps.count or view.summary.verdict.class_ == "healthy":
+        return "Nothing that is worth a change."
+    return "What changes would gain is unknown: this recording has no steps."
 
 
 def what_if() -> Any:

@@ -125,18 +125,15 @@ def make_rows(trace: Trace, breakdown: Breakdown | None = None) -> Rows:
     """
     spans = trace.spans
     start, took = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
-    lane_of_span, lanes = _lanes(trace)
-    # Few lanes, many spans: members in order of lanes first, everything else lane by lane.
-    members = np.argsort(lane_of_span, kind="stable").astype(np.int32)
-    bounds = np.searchsorted(lane_of_span[members], np.arange(len(lanes) + 1))
-    del lane_of_span
+    lanes = _lanes(trace)
+    members = np.concatenate([mine for *_, mine in lanes]) if lanes else np.empty(0, dtype=np.int32)
     described: list[tuple[int, int, int, int]] = []
     first = [0]
     odd: list[np.ndarray] = []
     odd_ns: list[np.ndarray] = []
-    for number, (rank, kind, lane) in enumerate(lanes):
-        begin, stop = int(bounds[number]), int(bounds[number + 1])
-        mine = members[begin:stop]
+    stop = 0
+    for rank, kind, lane, mine in lanes:
+        begin, stop = stop, stop + len(mine)
         starts, ends = start[mine], start[mine] + took[mine]
         # Of those that begin together the longest encloses the others.
         order = np.lexsort((-ends, starts))
@@ -205,24 +202,34 @@ def _in_pieces(rows: Rows, pieces: Pieces) -> Rows:
     )
 
 
-def _lanes(trace: Trace) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
-    """The lane of each span; and rank, kind (of ORDER) and name's code of the lanes from top to bottom."""
+def _lanes(trace: Trace) -> list[tuple[int, int, int, np.ndarray]]:
+    """The lanes from top to bottom: rank, kind (of ORDER), code of the name, and the numbers of the spans, int32."""
     spans = trace.spans
     kinds = [ORDER.index(LaneKind(str(kind))) for kind in spans["lane_kind"].cat.categories]
     names = [str(name) for name in spans["lane"].cat.categories]
-    rank = spans["rank"].to_numpy(dtype=np.int64)
+    place = {code: (_naturally(name), code) for code, name in enumerate(names)}
     kind, name = spans["lane_kind"].cat.codes.to_numpy(), spans["lane"].cat.codes.to_numpy()
-    code, found = pd.factorize((rank * max(len(kinds), 1) + kind) * max(len(names), 1) + name)
-    described = [
-        (int(key) // len(names) // len(kinds), kinds[int(key) // len(names) % len(kinds)], int(key) % len(names))
-        for key in found
-    ]
-    position = sorted(
-        range(len(described)), key=lambda at: (*described[at][:2], _naturally(names[described[at][2]]), at)
-    )
-    place = np.empty(max(len(position), 1), dtype=np.int32)
-    place[position] = np.arange(len(position), dtype=np.int32)
-    return place[code], [described[at] for at in position]
+    found = []
+    # Rank by rank, which takes a fraction of the memory of all spans at once.
+    for rank, rows in _rows_of_ranks(spans["rank"].to_numpy()):
+        code = kind[rows].astype(np.int64) * len(names) + name[rows]
+        order = np.argsort(code, kind="stable")
+        code = code[order]
+        numbers = (order + rows.start if isinstance(rows, slice) else rows[order]).astype(np.int32)
+        bounds = np.concatenate(([0], np.flatnonzero(code[1:] != code[:-1]) + 1, [len(code)]))
+        for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            lane_kind, lane = divmod(int(code[low]), len(names))
+            found.append((rank, kinds[lane_kind], lane, numbers[low:high]))
+    return sorted(found, key=lambda lane: (*lane[:2], place[lane[2]]))
+
+
+def _rows_of_ranks(rank: np.ndarray) -> list[tuple[int, slice | np.ndarray]]:
+    """Each rank, and where its spans are: a slice if they follow each other, as those of readers do."""
+    if (rank[1:] >= rank[:-1]).all():
+        bounds = np.concatenate(([0], np.flatnonzero(rank[1:] != rank[:-1]) + 1, [len(rank)]))
+        pairs = zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        return [(int(rank[low]), slice(low, high)) for low, high in pairs if high > low]
+    return [(number, np.flatnonzero(rank == number)) for number in np.unique(rank).tolist()]
 
 
 def _naturally(name: str) -> tuple[str, int, str]:

@@ -1,0 +1,129 @@
+"""A run that is being opened while the server answers: its page shows at once what is known, and how far the rest has come."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from dash import html
+
+from ..collector.analysis import Analysis
+from ..timeline.commands.arguments import clean
+from ..timeline.model.trace import Trace
+from .components import card, table
+from .run_header import describe_ranks, name_of_files
+
+#: For the reader to end in: what it has begun holds the process.
+_GIVE_UP_S: Final = 3.0
+
+
+class _GivenUpError(BaseException):
+    """Nobody waits for the run any more; no `except Exception` of a reader takes this for a damaged file."""
+
+
+class Opening:
+    """What is known of a run so far.  One thread reports, others look at it."""
+
+    def __init__(self, files: Sequence[Path] = ()) -> None:
+        """Begin with the files, of which nothing has been read."""
+        self._files = [str(file) for file in files]
+        self.nbytes = sum(file.stat().st_size for file in files)
+        self._read, self._total = 0, 0
+        self._began_s = time.monotonic()
+        self._analysing_since_s: float | None = None
+        self._read_from_it: list[tuple[str, str]] = []
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._is_given_up = False
+        self.is_over = threading.Event()
+        """Set when the run cannot be opened: there is nothing to serve."""
+
+    def start(self, open_run: Callable[[], Analysis], on_opened: Callable[[Analysis], None]) -> None:
+        """Open the run on another thread.
+
+        Args:
+            open_run: calls `update` and `analysing`.
+            on_opened: gets the run.
+        """
+
+        def work() -> None:
+            try:
+                # Without a name here: what nobody keeps of it is given back.
+                on_opened(open_run())
+            except BaseException as error:  # which is the main thread's to raise
+                self._failure = error
+                self.is_over.set()
+
+        self._thread = threading.Thread(target=work, name="tlkit-opening", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what the opening has failed with, if it has."""
+        if self._failure is not None and not isinstance(self._failure, _GivenUpError):
+            raise self._failure
+
+    def give_up(self) -> None:
+        """Have the reading end, which otherwise holds the process until all files have been read."""
+        self._is_given_up = True
+        if self._thread is not None:
+            self._thread.join(_GIVE_UP_S)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._began_s
+
+    def update(self, done: int, total: int) -> None:
+        """Take note of how much has been read, in bytes; ends the reading if nobody waits for it any more."""
+        if self._is_given_up:
+            raise _GivenUpError
+        self._read, self._total = done, total
+
+    def analysing(self, trace: Trace) -> None:
+        """Take note that the trace has been read; it is not kept here, since the analysis replaces its columns."""
+        rows = [("ranks", describe_ranks(trace.meta)), ("events", f"{trace.meta.events:,}")]
+        if len(trace.steps):
+            rows.insert(1, ("steps", f"{trace.steps['step'].nunique():,}"))
+        self._read_from_it, self._analysing_since_s = rows, time.monotonic()
+
+    def describe(self) -> str:
+        """What is being done, in a few words."""
+        if self._analysing_since_s is not None:
+            return f"analysing for {time.monotonic() - self._analysing_since_s:.0f} s"
+        if self._total:
+            return f"reading: {_size(self._read)} of {_size(self._total)}"
+        return "opening"
+
+    def blocks(self) -> list[Any]:
+        """The page: what is known of the run, and what is being done."""
+        return [self._known(), self._progress()]
+
+    def _known(self) -> Any:
+        count = len(self._files)
+        size = ("files", f"{count}, {_size(self.nbytes)}") if count > 1 else ("size", _size(self.nbytes))
+        return card(f"Opening {name_of_files(self._files)}", table(("", ""), [size, *self._read_from_it]))
+
+    def _progress(self) -> Any:
+        words = self.describe()
+        is_reading = self._total and self._analysing_since_s is None
+        share = {"value": str(self._read), "max": str(self._total)} if is_reading else {}
+        return html.Section(
+            [
+                html.H2(clean(words[0].upper() + words[1:])),
+                # Without a value it moves and says nothing of how far.
+                html.Progress(**share, **{"aria-label": words}),
+                html.P("The pages appear here when the run has been analysed.", className="soft"),
+            ],
+            className="card",
+            **{"aria-label": "progress"},
+        )
+
+
+def _size(nbytes: int) -> str:
+    """Bytes as people read them.
+
+    >>> _size(1_230_000_000), _size(45_600_000)
+    ('1.23 GB', '46 MB')
+    """
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 10**9 else f"{nbytes / 1e6:.0f} MB"

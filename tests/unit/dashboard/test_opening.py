@@ -1,0 +1,94 @@
+"""A run that is being opened: what its page says meanwhile, and that the finished page comes by itself."""
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from tlkit.collector.analysis import Analysis
+from tlkit.collector.kept import analyze_kept
+from tlkit.dashboard import cli
+from tlkit.dashboard.app import page, pages_of
+from tlkit.dashboard.opening import Opening
+from tlkit.dashboard.source import Source
+from tlkit.timeline.errors import TraceError
+from tlkit.timeline.model.trace import Trace
+from tlkit.timeline.read.open import files_of
+
+SAMPLE = Path(__file__).parents[3] / "samples" / "traces" / "slow-rank"
+
+
+def shown(source: Source, name: str = "verdict") -> str:
+    return re.sub(r"\s+", " ", str(page(source, name, "", "light")))
+
+
+def test_it_says_what_is_known_and_ends_in_the_pages() -> None:
+    """Files and their size first, how much has been read, then what the trace holds, then the verdict."""
+    is_read, goes_on = threading.Event(), threading.Event()
+    opening = Opening(files_of(SAMPLE))
+    source = Source(None, opening=opening)
+    assert pages_of(source) == ("verdict", "timeline")
+    assert "children='files'" in shown(source, "steps")
+    assert source.is_growing
+    opening.update(3_000_000_000, 4_000_000_000)
+    assert "Reading: 3.00 GB of 4.00 GB" in shown(source)
+    assert source.status == "reading: 3.00 GB of 4.00 GB"
+
+    def hold(trace: Trace) -> None:
+        opening.analysing(trace)
+        is_read.set()
+        assert goes_on.wait(60)
+
+    opened = threading.Event()
+
+    def replace(analysis: Analysis) -> None:
+        source.replace(analysis)
+        opened.set()
+
+    opening.start(lambda: analyze_kept(SAMPLE, on_trace=hold), replace)
+    assert is_read.wait(60)
+    assert "Analysing for" in shown(source)
+    assert "2 ranks on " in shown(source)
+    before = source.version
+    goes_on.set()
+    assert opened.wait(60)
+
+    assert source.version != before
+    assert not source.is_growing
+    assert source.status == ""
+    assert "in forward" in shown(source)
+    assert set(pages_of(source)) > {"verdict", "steps", "ranks"}
+    opening.check()
+
+
+def test_a_run_that_cannot_be_opened_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its status and one line, as before the server had answered."""
+    monkeypatch.setattr(cli, "AT_ONCE_NBYTES", 0)
+    path = tmp_path / "t.json"
+    path.write_bytes(b'[\n{"name": "x", "ph": "X", "ts": 1, "dur"\n')
+    with pytest.raises(TraceError) as error:
+        analyze_kept(path)
+
+    assert cli.main([str(path), "--port", "0"]) == 2
+    assert " ".join(str(error.value).split()) in capsys.readouterr().err
+
+
+def test_who_stops_the_command_does_not_wait_for_the_files() -> None:
+    """The reading ends at its next report, and that is no failure."""
+    is_reading = threading.Event()
+    opening = Opening()
+
+    def read() -> Analysis:
+        while True:
+            opening.update(1, 2)
+            is_reading.set()
+
+    opening.start(read, lambda _: None)
+    assert is_reading.wait(60)
+    opening.give_up()
+
+    assert opening.is_over.wait(60)
+    opening.check()
