@@ -279,14 +279,16 @@ def test_pages_are_served_to_those_with_the_token(tmp_path: Path) -> None:
         }
         assert server.ask("/verdict", headers=cookie)[0] == 200
         assert server.ask("/verdict", headers={**cookie, "Cookie": f"tlkit_token_1={TOKEN}"})[0] == 401
-        known = [("version", "data"), ("status", "children"), ("run", "children"), ("pulse", "children")]
-        outputs = [*known[:3], ("pages", "children"), known[3]]
+        # What the page asks for with each tick, as the page itself learns it.
+        callbacks = json.loads(server.ask("/_dash-dependencies", headers=cookie)[1])
+        (tick,) = [one for one in callbacks if one["output"].startswith("..version.data...")]
+        outputs = [one.rsplit(".", 1) for one in tick["output"].strip(".").split("...")]
         asked = {
-            "output": f"..{'...'.join('.'.join(output) for output in outputs)}..",
+            "output": tick["output"],
             "outputs": [{"id": name, "property": what} for name, what in outputs],
-            "inputs": [{"id": "tick", "property": "n_intervals", "value": 1}],
+            "inputs": [{**one, "value": 1} for one in tick["inputs"]],
             "changedPropIds": ["tick.n_intervals"],
-            "state": [{"id": name, "property": what, "value": None} for name, what in known],
+            "state": [{**one, "value": None} for one in tick["state"]],
         }
         body = json.dumps(asked).encode()
         headers = {**cookie, "Content-Type": "application/json"}

@@ -84,7 +84,7 @@ def run_script(
     size: int,
     *arguments: str,
     backend: str = "tensorflow",
-    transport: str = "gloo",
+    transport: str = "shm",
     environment: Mapping[str, str] | None = None,
     timeout_s: float = 480,
 ) -> list[RankResult]:
@@ -113,7 +113,7 @@ def run_job(
     size: int,
     *arguments: str,
     backend: str = "tensorflow",
-    transport: str = "gloo",
+    transport: str = "shm",
     environment: Mapping[str, str] | None = None,
     checks: Sequence[str] = (),
 ) -> dict[str, list[object]]:

@@ -6,7 +6,7 @@ import pytest
 
 from .job import checks_of, expect_fine, run_job
 
-RUNS = [("tensorflow", "gloo", 2), ("torch", "mpi", 2), ("jax", "gloo", 2)]
+RUNS = [("tensorflow", "gloo", 2), ("torch", "mpi", 2), ("jax", "shm", 2)]
 
 #: Of the checks those in which four ranks differ from two.
 OF_FOUR = ("parameters", "sums", "local_variables_stay")
@@ -30,7 +30,7 @@ def test_fit(check: str, backend: str, transport: str, size: int) -> None:
 @pytest.mark.parametrize("check", OF_FOUR)
 def test_fit_on_four_ranks(check: str) -> None:
     """Gradients and variables that come of more than one other rank."""
-    expect_fine(said("tensorflow", "gloo", 4, OF_FOUR), check, 4)
+    expect_fine(said("tensorflow", "shm", 4, OF_FOUR), check, 4)
 
 
 @pytest.mark.timeout(600)

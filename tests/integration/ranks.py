@@ -261,5 +261,6 @@ def run_anywhere(transport: str, size: int, script: str, environment: Mapping[st
             pytest.skip("no MPI here")
         return run_mpi_ranks(size, script, {"HOROVOD_CPU_OPERATIONS": "mpi", **(environment or {})})
     return [
-        result.answer for result in run_ranks(size, script, {"HOROVOD_CPU_OPERATIONS": "gloo", **(environment or {})})
+        result.answer
+        for result in run_ranks(size, script, {"HOROVOD_CPU_OPERATIONS": transport, **(environment or {})})
     ]

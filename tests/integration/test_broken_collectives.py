@@ -16,6 +16,7 @@ PREAMBLE = """
 import signal, threading
 from tlkit.runtime.torch.data_plane.rendezvous import RankStore
 from tlkit.runtime.torch.data_plane.transports.gloo import GlooTransport
+from tlkit.runtime.torch.data_plane.transports.shared_memory import SharedMemoryTransport
 
 rank = int(os.environ["HOROVOD_RANK"])
 folder = os.environ["FOLDER"]
@@ -49,7 +50,7 @@ hvd.allreduce(tensor, name="x")
 def fault(*_):
     FAULT
 if hvd.rank() == 1:
-    GlooTransport.allreduce = fault
+    GlooTransport.allreduce = SharedMemoryTransport.allreduce = fault
 try:
     hvd.allreduce(tensor, name="x")
 except hvd.HorovodInternalError as error:
@@ -76,12 +77,14 @@ os._exit(0)
 )
 
 
-def answers_of_others(script: str, folder: Path, environment: dict[str, str]) -> list[object]:
+def answers_of_others(script: str, folder: Path, environment: dict[str, str], transport: str = "gloo") -> list[object]:
     """What ranks 0 and 2 say; rank 1 is at fault."""
-    results = fork_ranks(3, script, environment | {"FOLDER": str(folder)}, 150)
+    environment = environment | {"FOLDER": str(folder), "HOROVOD_CPU_OPERATIONS": transport}
+    results = fork_ranks(3, script, environment, 150)
     return [results[rank].answer for rank in (0, 2)]
 
 
+@pytest.mark.parametrize("transport", ["gloo", "shm"])
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [
@@ -91,9 +94,9 @@ def answers_of_others(script: str, folder: Path, environment: dict[str, str]) ->
         ("raise MemoryError('no room')", "rank 1 on "),
     ],
 )
-def test_a_collective_ends_when_the_job_does(fault: str, cause: str, tmp_path: Path) -> None:
+def test_a_collective_ends_when_the_job_does(fault: str, cause: str, transport: str, tmp_path: Path) -> None:
     """Not when the transport gives up: those that wait in it raise, shut down and leave no thread behind."""
-    answers = answers_of_others(COLLECTIVE.replace("FAULT", fault), tmp_path, PATIENT | STALLS)
+    answers = answers_of_others(COLLECTIVE.replace("FAULT", fault), tmp_path, PATIENT | STALLS, transport)
 
     for answer in answers:
         assert isinstance(answer, list)
@@ -101,21 +104,22 @@ def test_a_collective_ends_when_the_job_does(fault: str, cause: str, tmp_path: P
         assert answer[1] == []
 
 
+@pytest.mark.parametrize("transport", ["gloo", "shm"])
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [
         (
             "raise RuntimeError('no route to anybody')",
-            "rank 1 cannot connect gloo to the other ranks: no route to anybody",
+            "rank 1 cannot connect TRANSPORT to the other ranks: no route to anybody",
         ),
         ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 on "),
         ("plain(self, key, value), os.kill(os.getpid(), signal.SIGKILL)", "rank 1 on "),
     ],
 )
-def test_init_ends_on_all_ranks_when_one_cannot_connect(fault: str, cause: str, tmp_path: Path) -> None:
+def test_init_ends_on_all_ranks_when_one_cannot_connect(fault: str, cause: str, transport: str, tmp_path: Path) -> None:
     """Those that wait for it in the transport's constructor hear of it by the control plane."""
-    for answer in answers_of_others(CONNECTING.replace("FAULT", fault), tmp_path, PATIENT):
-        assert cause in str(answer)
+    for answer in answers_of_others(CONNECTING.replace("FAULT", fault), tmp_path, PATIENT, transport):
+        assert cause.replace("TRANSPORT", transport) in str(answer)
 
 
 def test_init_names_a_rank_that_is_stopped_while_it_connects(tmp_path: Path) -> None:

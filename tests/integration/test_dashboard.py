@@ -10,11 +10,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from .ranks import REPOSITORY, run_script
+from tests.attack.harness import TOKEN, collecting, start_push
+from tests.attack.harness import wait_for as until
+from tlkit.timeline import open_trace
+from tlkit.timeline.record.flight import RECORDING, WHY
+
+from .ranks import REPOSITORY, finish_ranks, run_script, start_ranks
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -27,6 +33,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+#: More than is needed: machines that test are busy.
+LONG_MS = 60_000
 PAGES = ("verdict", "steps", "ranks", "communication", "data", "devices", "timeline", "compare")
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
@@ -44,6 +52,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     """A page that must not complain."""
     page = browser.new_page(viewport={"width": 1300, "height": 850})
+    page.set_default_timeout(LONG_MS)
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -57,10 +66,10 @@ STEPS = 30
 
 @pytest.fixture(scope="module")
 def timelines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two runs of two ranks: in `t.json` rank 1 sleeps 50 ms in each forward pass, in `before.json` none does."""
+    """A folder with two runs of two ranks: in `t.json` rank 1 sleeps 150 ms in each forward pass, in `before.json` none does."""
     folder = tmp_path_factory.mktemp("timelines")
     script = REPOSITORY / "benchmarks" / "diagnosis" / "train.py"
-    for name, fault in (("t.json", "slow-forward:rank=1,ms=50"), ("before.json", "none")):
+    for name, fault in (("t.json", "slow-forward:rank=1,ms=150"), ("before.json", "none")):
         arguments = ("--workers", "2", "--steps", str(STEPS), "--fault", fault)
         run_script(2, script, arguments, {"HOROVOD_TIMELINE": str(folder / name)})
     return folder
@@ -68,7 +77,11 @@ def timelines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def serve(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     """A running tl-dash, and its address."""
-    command = [sys.executable, "-m", "tlkit.dashboard.cli", *arguments, "--port", "0"]
+    return answering([sys.executable, "-m", "tlkit.dashboard.cli", *arguments, "--port", "0"])
+
+
+def answering(command: list[str]) -> tuple[subprocess.Popen[str], str]:
+    """A command that serves, once it does, and its address."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY)
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -92,7 +105,7 @@ def address(timelines: Path) -> Iterator[str]:
     stop(process)
 
 
-def wait_for(page: Page, words: str, timeout_s: float = 15) -> None:
+def wait_for(page: Page, words: str, timeout_s: float = LONG_MS / 1000) -> None:
     page.get_by_text(words).first.wait_for(timeout=timeout_s * 1000)
 
 
@@ -120,13 +133,73 @@ def test_every_page_shows_what_it_is_for(page: Page, address: str) -> None:
     page.keyboard.press("3")
     wait_for(page, expected["ranks"])
     assert page.url.endswith("/ranks")
+    # One key for all pages: the timeline has its own use for most of them.
+    for name, wanted in (("timeline", "light"), ("steps", "dark")):
+        page.goto(f"{address}/{name}")
+        page.wait_for_selector("#timeline[data-painted]" if name == "timeline" else "#page [data-svg] svg")
+        page.keyboard.press("d")
+        page.keyboard.press("k")
+        page.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=wanted)
+
+
+#: A tl-dash that answers before it has opened a small run, and analyses it when a file is there.
+HELD = """
+import sys, time
+from pathlib import Path
+from tlkit.dashboard import cli
+cli.AT_ONCE_NBYTES, analyze_kept = 0, cli.analyze_kept
+def held(*paths, on_trace, **options):
+    def hold(trace):
+        on_trace(trace)
+        while not Path(sys.argv[2]).exists():
+            time.sleep(0.05)
+    return analyze_kept(*paths, on_trace=hold, **options)
+cli.analyze_kept = held
+sys.exit(cli.main([sys.argv[1], "--port", "0"]))
+"""
+
+
+def test_a_run_shows_what_is_known_while_it_is_opened(page: Page, browser: Browser, tmp_path: Path) -> None:
+    """Then its pages come without a reload, each where somebody has gone meanwhile, and nothing is asked for any more."""
+    gate = tmp_path / "gate"
+    command = [sys.executable, "-c", HELD, str(REPOSITORY / "samples" / "traces" / "slow-rank"), str(gate)]
+    process, url = answering(command)
+    second = browser.new_page()
+    try:
+        page.goto(url)
+        second.goto(f"{url}timeline")
+        for each in (page, second):
+            wait_for(each, "Analysing for")
+            # Its parts are replaced each second.
+            each.locator("#page table").get_by_text("2 ranks on ").wait_for()
+        gate.touch()
+        wait_for(page, "longer than the other rank in every step, in forward")
+        second.wait_for_selector("#timeline[data-painted]", timeout=LONG_MS)
+        page.locator("header nav a").nth(4).wait_for()
+        page.wait_for_function("['status', 'pulse'].every(id => document.getElementById(id).innerText === '')")
+        assert is_quiet(page, 2500)
+    finally:
+        second.close()
+        stop(process)
+
+
+def is_quiet(page: Page, for_ms: int) -> bool:
+    """Whether a page asks for nothing any more, once what is under way has ended."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for _ in range(5):
+        asked.clear()
+        page.wait_for_timeout(for_ms)
+        if not asked:
+            return True
+    return False
 
 
 def test_every_page_says_which_run_it_is_about(page: Page, address: str) -> None:
     """In its header and in the tab; and in which language it is written."""
     for name, label in (("verdict", "Verdict"), ("timeline", "Timeline")):
         page.goto(f"{address}/{name}")
-        page.wait_for_function("label => document.title.startsWith(label)", arg=label, timeout=10000)
+        page.wait_for_function("label => document.title.startsWith(label)", arg=label, timeout=LONG_MS)
         said = page.locator("#run").inner_text()
         assert re.fullmatch(
             r".*json.* · 2 ranks on .+ · \d{4}-\d\d-\d\d \d\d:\d\d UTC · .+ steps analysed · .+ events", said
@@ -197,7 +270,7 @@ def test_a_live_page_goes_on_and_leaves_open_what_was_opened(page: Page, timelin
         assert not first.locator("td").first.is_visible()
         # Nothing new comes: what is on the page is not made again, so that nothing of it closes or jumps.
         page.evaluate("document.querySelector('#page .card').dataset.mark = 'mine'")
-        with page.expect_response(lambda response: "_dash-update-component" in response.url, timeout=10000):
+        with page.expect_response(lambda response: "_dash-update-component" in response.url, timeout=LONG_MS):
             pass
         page.wait_for_timeout(2500)
         assert page.locator("#page [data-mark=mine]").count() == 1
@@ -208,7 +281,7 @@ def test_a_live_page_goes_on_and_leaves_open_what_was_opened(page: Page, timelin
 
 def painted(page: Page) -> str:
     """What stretch the timeline has drawn, once it is drawn."""
-    handle = page.wait_for_selector("#timeline[data-painted]", timeout=15000)
+    handle = page.wait_for_selector("#timeline[data-painted]", timeout=LONG_MS)
     assert handle is not None
     return handle.get_attribute("data-painted") or ""
 
@@ -237,11 +310,11 @@ def test_the_timeline_zooms_searches_and_tells(page: Page, address: str) -> None
     page.keyboard.press("Enter")
     wait_for(page, f"{2 * STEPS} matches")
     details = page.locator("#timeline-details")
-    details.locator("h3", has_text="FORWARD").wait_for(timeout=10000)
+    details.locator("h3", has_text="FORWARD").wait_for(timeout=LONG_MS)
     first = details.inner_text()
     page.locator("#timeline-next").click()
     page.wait_for_function(
-        "first => document.getElementById('timeline-details').innerText !== first", arg=first, timeout=10000
+        "first => document.getElementById('timeline-details').innerText !== first", arg=first, timeout=LONG_MS
     )
     now = painted(page)
     page.mouse.move(box["x"] + 600, box["y"] + 100)
@@ -353,3 +426,49 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     )
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_the_button_sets_aside_what_flight_recorders_have(page: Page, tmp_path: Path) -> None:
+    """Of a job that runs: through the collector, the sender and the ranks; and the dashboard says what it did."""
+    script = """
+hvd.init()
+model = torch.nn.Linear(200, 50)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters())
+while hvd.allreduce(torch.tensor(float(os.path.exists(os.environ["ENOUGH"]))), name="enough") == 0:
+    optimizer.zero_grad()
+    model(torch.randn(8, 200)).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+hvd.shutdown()
+answer(0)
+"""
+    base, enough = tmp_path / "flight", tmp_path / "enough"
+    base.mkdir()
+    processes = start_ranks(2, script, {"HOROVOD_FLIGHT_RECORDER": str(base), "ENOUGH": str(enough)})
+    helpers: list[subprocess.Popen[Any]] = []
+    try:
+        with collecting(tmp_path / "kept") as server:
+            until((base / RECORDING).exists, "the ranks do not record")
+            helpers.append(start_push(base / RECORDING, server.url, tmp_path / "push.log", "--run", "job"))
+            token = tmp_path / "token"
+            token.write_text(TOKEN)
+            token.chmod(0o600)
+            dashboard, url = serve("--collector", server.url, "--collector-token-file", str(token))
+            helpers.append(dashboard)
+            page.goto(url)
+            page.wait_for_selector("#verdict-sentence", timeout=LONG_MS)
+            page.get_by_role("button", name="set aside").click()
+            wait_for(page, "asked (request")
+            until((base / "001-request" / WHY).exists, page.locator("#dump-answer").inner_text())
+            number = page.locator("#dump-answer").inner_text().split()[2].rstrip(");")
+            why = json.loads((base / "001-request" / WHY).read_text())["why"]
+            assert why == f"asked for in the dashboard (request {number})"
+            page.goto("about:blank")  # the dashboard ends before its page does
+    finally:
+        for process in helpers:
+            process.terminate()
+            process.communicate(timeout=60)
+        enough.touch()
+        results = finish_ranks(processes)
+    assert [result.answer for result in results] == [0, 0]
+    assert open_trace(base / "001-request").meta.ranks == (0, 1)

@@ -28,7 +28,7 @@ for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
 #: Spans of threads; what is written after the fact (workers, tensors' lives) is in the timeline alone.
 COMPARED = (
     "FORWARD", "BACKWARD", "OPTIMIZER_STEP", "SYNCHRONIZE", "DATA_WAIT", "DATA_FETCH", "DATASET", "COLLATE",
-    "ALLREDUCE", "GLOO_ALLREDUCE", "MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER",
+    "ALLREDUCE", "SHM_ALLREDUCE", "MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER",
 )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_every_span_is_a_range_with_its_length(injection: Path, tmp_path: Path) 
     in_nvtx["DATA_WAIT"] -= 2
 
     assert {name: in_nvtx[name] for name in COMPARED} == {name: in_timeline[name] for name in COMPARED}
-    for name in ("FORWARD", "BACKWARD", "GLOO_ALLREDUCE"):
+    for name in ("FORWARD", "BACKWARD", "SHM_ALLREDUCE"):
         expected_ns = np.sort(recorded.loc[recorded["name"] == name, "dur_ns"].to_numpy())
         apart_ns = np.abs(np.sort(lengths_ns[name]) - expected_ns)
         # Another process may have the core between the two times that one of them takes, but not of most.

@@ -6,7 +6,7 @@ from .ranks import run_anywhere
 
 #: What is small enough would not come to the transport otherwise (test_small_tensors.py).
 BY_TRANSPORT = {"HOROVOD_SMALL_TENSOR_BYTES": "0"}
-TRANSPORTS = [("gloo", 2), ("gloo", 3), ("mpi", 2), ("mpi", 4)]
+TRANSPORTS = [("shm", 2), ("shm", 4), ("gloo", 2), ("gloo", 3), ("mpi", 2), ("mpi", 4)]
 
 
 @pytest.mark.parametrize(("transport", "size"), TRANSPORTS)
@@ -82,7 +82,7 @@ def test_results_equal_torch_distributed(transport: str, size: int) -> None:
     assert all(isinstance(count, int) and count > (600 if size == 2 else 150) for count in answers)
 
 
-@pytest.mark.parametrize(("transport", "size"), [("gloo", 2), ("mpi", 3)])
+@pytest.mark.parametrize(("transport", "size"), [("gloo", 2), ("shm", 3), ("mpi", 3)])
 def test_groups_scales_averages_and_sparse_tensors(transport: str, size: int) -> None:
     """Grouped operations, prescale and postscale, integer averages, sparse tensors, and what stays untouched."""
     script = """
@@ -145,7 +145,7 @@ def test_groups_scales_averages_and_sparse_tensors(transport: str, size: int) ->
     assert run_anywhere(transport, size, script, BY_TRANSPORT) == ["fine"] * size
 
 
-@pytest.mark.parametrize(("transport", "size"), [("gloo", 2), ("mpi", 2)])
+@pytest.mark.parametrize(("transport", "size"), [("gloo", 2), ("shm", 2), ("mpi", 2)])
 def test_gradients_flow_through_operations(transport: str, size: int) -> None:
     """Horovod's formulas, which scripts rely on: sum and average, gather averages, broadcast to the root, exchange back."""
     script = """
@@ -184,7 +184,7 @@ def test_gradients_flow_through_operations(transport: str, size: int) -> None:
     assert run_anywhere(transport, size, script, BY_TRANSPORT) == ["fine"] * size
 
 
-@pytest.mark.parametrize(("transport", "size"), [("gloo", 2), ("mpi", 2), ("gloo", 4)])
+@pytest.mark.parametrize(("transport", "size"), [("gloo", 2), ("mpi", 2), ("shm", 4)])
 def test_join_lets_ranks_run_out_of_data(transport: str, size: int) -> None:
     """Zeros for sums, nothing for minima; a gather is refused; the last rank is told to all; and it goes on after."""
     script = """
@@ -223,7 +223,7 @@ def test_join_lets_ranks_run_out_of_data(transport: str, size: int) -> None:
     assert run_anywhere(transport, size, script, BY_TRANSPORT) == [0] * size
 
 
-@pytest.mark.parametrize(("transport", "size"), [("mpi", 2), ("gloo", 4)])
+@pytest.mark.parametrize(("transport", "size"), [("mpi", 2), ("shm", 4)])
 def test_adasum_adds_what_is_orthogonal_and_averages_what_is_parallel(transport: str, size: int) -> None:
     """Equal vectors give themselves, orthogonal ones their sum; each tensor of a fused batch is treated for itself."""
     script = """

@@ -5,7 +5,7 @@ import pytest
 from .ranks import has_mpi, run_anywhere, run_mpi_ranks, run_ranks
 
 
-@pytest.mark.parametrize(("transport", "size"), [("gloo", 4), ("mpi", 4)])
+@pytest.mark.parametrize(("transport", "size"), [("shm", 4), ("mpi", 4)])
 def test_operations_run_among_the_ranks_of_a_set(transport: str, size: int) -> None:
     """Static sets, overlapping, each at its own pace; roots are global ranks."""
     script = """
@@ -61,7 +61,7 @@ def test_operations_run_among_the_ranks_of_a_set(transport: str, size: int) -> N
     assert run_anywhere(transport, size, script) == ["fine"] * size
 
 
-@pytest.mark.parametrize(("transport", "size"), [("gloo", 3), ("mpi", 3)])
+@pytest.mark.parametrize(("transport", "size"), [("gloo", 3), ("shm", 3), ("mpi", 3)])
 def test_sets_come_and_go_while_the_runtime_runs(transport: str, size: int) -> None:
     """Ids are used again, what is pending in a removed set fails, ranks that ask for different sets are told."""
     script = """

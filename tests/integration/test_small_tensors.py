@@ -140,5 +140,5 @@ def test_the_timeline_says_what_moved_them(tmp_path: Path) -> None:
     small = collectives[collectives["nbytes"] == 16]
     large = collectives[collectives["nbytes"] == 16384]
     assert list(small["algorithm"].astype(str)) == ["control"] * 10
-    assert list(large["algorithm"].astype(str)) == ["gloo"] * 10
+    assert list(large["algorithm"].astype(str)) == ["shm"] * 10
     assert sorted(small["seq"]) == sorted([*range(0, 10, 2)] * 2)

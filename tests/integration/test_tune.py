@@ -67,7 +67,7 @@ def test_settings_reach_a_script_that_knows_nothing_of_them(tmp_path: Path) -> N
     assert (loader.workers, loader.prefetch, loader.persistent, loader.epochs) == (1, 3, True, 1)
     assert (seen.fused, seen.fusion_threshold_nbytes) == (True, 1000)
     assert (plain.fused, plain.fusion_threshold_nbytes, plain.loaders[0].workers) == (False, 128 << 20, 0)
-    assert (plain.runtime, plain.transport, plain.local_size, plain.optimizer) == ("hvd", "gloo", 2, "SGD")
+    assert (plain.runtime, plain.transport, plain.local_size, plain.optimizer) == ("hvd", "shm", 2, "SGD")
 
 
 SETTINGS_OF_STEPS = """
