@@ -87,13 +87,18 @@ class Opening:
             rows.insert(1, ("steps", f"{trace.steps['step'].nunique():,}"))
         self._read_from_it, self._analysing_since_s = rows, time.monotonic()
 
-    def describe(self) -> str:
-        """What is being done, in a few words."""
+    @property
+    def phase(self) -> str:
+        """What is being done, in a word that stays the same while it is: a screen reader says it whenever it changes."""
         if self._analysing_since_s is not None:
-            return f"analysing for {time.monotonic() - self._analysing_since_s:.0f} s"
-        if self._total:
-            return f"reading: {_size(self._read)} of {_size(self._total)}"
-        return "opening"
+            return "analysing"
+        return "reading" if self._total else "opening"
+
+    def describe(self) -> str:
+        """What is being done, and how far it has come."""
+        if self._analysing_since_s is not None:
+            return f"{self.phase} for {time.monotonic() - self._analysing_since_s:.0f} s"
+        return f"{self.phase}: {_size(self._read)} of {_size(self._total)}" if self._total else self.phase
 
     def blocks(self) -> list[Any]:
         """The page: what is known of the run, and what is being done."""

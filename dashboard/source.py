@@ -78,7 +78,7 @@ class Source:
     def status(self) -> str:
         """Words for the header: what is awaited or followed."""
         opening = self.opening
-        return self._status if opening is None else opening.describe()
+        return self._status if opening is None else opening.phase
 
     @status.setter
     def status(self, words: str) -> None:

@@ -33,7 +33,9 @@ def test_it_says_what_is_known_and_ends_in_the_pages() -> None:
     assert source.is_growing
     opening.update(3_000_000_000, 4_000_000_000)
     assert "Reading: 3.00 GB of 4.00 GB" in shown(source)
-    assert source.status == "reading: 3.00 GB of 4.00 GB"
+    assert source.status == "reading"
+    opening.update(3_500_000_000, 4_000_000_000)
+    assert source.status == "reading", "a live region that is said each second"
 
     def hold(trace: Trace) -> None:
         opening.analysing(trace)
