@@ -17,8 +17,10 @@ $(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py timeline/
 demo: $(VENV)/ready
 	@PATH="$(abspath $(BIN)):$$PATH" samples/demo.sh $(OUT)
 
-# Two at a time: half of what tests of real ranks do is wait.  A file's tests stay together, since they share what they set up.
+# Two at a time, and three of those with real ranks, which wait for a third of the time.  A file's tests stay together, since they
+# share what they set up; the files with the longest tests are not the ones with the most, so that sorting by number is of no use.
 TWO := -n 2 --dist loadfile
+THREE := -n 3 --dist loadfile --no-loadscope-reorder
 # Real processes on a machine that does something else can miss what they wait for.  Those tests get a second chance, alone, and it is
 # said; a fault that is there fails again.  Unit tests get none.
 AGAIN := --last-failed --last-failed-no-failures none -p no:xdist
@@ -26,7 +28,7 @@ AGAIN_SAYS := Again, one at a time, what has failed:
 REAL := tests/integration tests/attack
 test: $(VENV)/ready
 	@unit=0; $(BIN)/python -m pytest -q $(TWO) tests/unit || unit=$$?; \
-	$(BIN)/python -m pytest -q $(TWO) $(REAL) || { \
+	$(BIN)/python -m pytest -q $(THREE) $(REAL) || { \
 	    echo "$(AGAIN_SAYS)"; $(BIN)/python -m pytest -q $(AGAIN) $(REAL); \
 	} && exit $$unit
 
