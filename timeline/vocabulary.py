@@ -43,6 +43,17 @@ COMMUNICATION_CATEGORIES: Final = (
 )
 
 
+class CostlySetting(StrEnum):
+    """What makes a training slow as long as it is on, and shows in a trace as slow work alone."""
+
+    AUTOGRAD_ANOMALY = "autograd-anomaly"
+    PYTHON_TRACING = "python-tracing"
+    TRACEMALLOC = "tracemalloc"
+    LAUNCH_BLOCKING = "launch-blocking"
+    DISTRIBUTED_DEBUG = "distributed-debug"
+    EAGER_FUNCTIONS = "eager-functions"
+
+
 class LaneKind(StrEnum):
     """What a row of a trace is about."""
 

@@ -13,6 +13,7 @@ from .blocked import BlockedPhases
 from .calls import BlockingCalls
 from .communication import ExposedCommunication
 from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
+from .costly_settings import CostlySettings
 from .data import SlowLoader, WorkerStartUp
 from .device import ExposedOnDevice, IdleDevice, SlowCopies
 from .device_trouble import AllocatorRetries, DeviceErrors
@@ -52,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     IdleDevice(),
     AllocatorRetries(),
     DeviceErrors(),
+    CostlySettings(),
     SlowOptimizer(),
     StarvedOfCores(),
     BlockedPhases(),

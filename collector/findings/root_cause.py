@@ -12,6 +12,7 @@ from ...timeline.vocabulary import GPU_CLOCK, GPU_REASON, GPU_THROTTLED, LaneKin
 from ..facts import Facts
 from ..model.arrays import Mask
 from ..model.intervals import of_spans, total_within
+from .costly_settings import names_of, remedy_of, settings_of_one
 
 #: The cause has to explain this much of the excess.
 EXPLAINS: Final = 0.5
@@ -28,7 +29,7 @@ class RootCause:
 
     slug: str
     """`throttled-device`, `slow-device`, `uneven-batches`, `starved-of-cores`, `held-by-another-thread`, `blocked`,
-    `slow-processor`; empty if the trace does not tell.
+    `costly-settings`, `slow-processor`; empty if the trace does not tell.
     """
     sentence: str
     remedy: str
@@ -36,6 +37,8 @@ class RootCause:
 
 
 UNKNOWN: Final = RootCause(slug="", sentence="", remedy="", evidence={})
+#: They say that a rank computes more, not why.
+_WITHOUT_REASON: Final = frozenset({"", "slow-processor"})
 
 
 def root_cause(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:
@@ -44,10 +47,19 @@ def root_cause(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCaus
     Args:
         excess_ns: how much longer it works in them, on average.
     """
-    return (
+    found = (
         _throttled(facts, row, slow)
         or _of_device(facts, row, slow, excess_ns)
         or _of_processor(facts, row, slow, excess_ns)
+    )
+    settings = settings_of_one(facts, row) if found.slug in _WITHOUT_REASON else []
+    if not settings:
+        return found
+    return RootCause(
+        slug="costly-settings",
+        sentence=f"it has {names_of(settings)}",
+        remedy=f"{remedy_of(settings)}.",
+        evidence=found.evidence | {"on": [str(one) for one in settings]},
     )
 
 

@@ -10,6 +10,7 @@ from ..model.breakdown import EXPOSED
 from ..model.condition import Condition
 from ..model.words import milliseconds
 from .base import WORTH_RATIO, Finding
+from .costly_settings import costly_settings
 from .device_trouble import find_lost
 from .device_verdict import device_verdict, healthy_device
 from .incomplete import incomplete, only_told
@@ -53,7 +54,15 @@ def _of_steps(facts: Facts, findings: Sequence[Finding], condition: Condition) -
         return unexplained
     if condition.is_incomplete and not facts.trace.collectives.empty:
         return incomplete(facts, condition, only_told(facts, condition, worthy))
-    return _with_load(worthy) if worthy else _healthy(facts)
+    return _with_settings(facts, _with_load(worthy)) if worthy else costly_settings(facts) or _healthy(facts)
+
+
+def _with_settings(facts: Facts, first: Finding) -> Finding:
+    """The finding, and what is on that makes all ranks slow; of some ranks it is why they are."""
+    settings = costly_settings(facts)
+    if settings is None or settings.ranks != facts.ranks:
+        return first
+    return replace(first, sentence=f"{first.sentence} Besides: {settings.sentence[0].lower()}{settings.sentence[1:]}")
 
 
 def _with_load(worthy: Sequence[Finding]) -> Finding:

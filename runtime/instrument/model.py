@@ -11,6 +11,7 @@ import torch
 from ...timeline.record import recorder
 from ...timeline.vocabulary import BACKWARD, FORWARD, INPUT_COUNTER, Category
 from . import device_time
+from .costly_settings import watch
 from .patching import Patches
 from .steps import tracker
 
@@ -62,6 +63,7 @@ def install() -> None:
         if _Depth.backward or not recorder.is_on() or not recorder.is_training_thread():
             return original_backward(*args, **kwargs)
         _Depth.backward = True
+        watch.look()
         for before, _ in around_backward:
             before()
         opened = recorder.begin(Category.BACKWARD, BACKWARD)

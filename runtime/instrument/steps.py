@@ -11,6 +11,7 @@ from ...timeline.record import recorder
 from ...timeline.record.nvtx_ranges import CAPTURE, NvtxRanges
 from ...timeline.record.shard_writer import ShardWriter
 from ...timeline.vocabulary import STEP, Category, LaneKind
+from .costly_settings import watch
 
 #: After so many steps of other optimizers the marking one is taken for gone.
 PATIENCE: Final = 3
@@ -45,6 +46,7 @@ class StepTracker:
         """Another recording begins: its first step is step 0."""
         self._start_ns = self._writer = self._range = None
         self._number = self._recorded = self._marker = self._silent = 0
+        watch.forget()
 
     def touch(self) -> None:
         """The training does something: the first sign of a step, if none is under way."""
@@ -67,6 +69,7 @@ class StepTracker:
             recorder.end_step(end_ns)
             self._recorded += 1
         self._number += 1
+        watch.step_ended(self._number)
         self._begin(end_ns)
 
     def _follow(self) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tlkit.collector import analyze
 from tlkit.timeline import open_trace
 from tlkit.timeline.commands.conformance import check_trace_events
 
@@ -220,6 +221,31 @@ def test_iterable_datasets_and_loading_in_the_main_process_are_recorded(tmp_path
 
     assert counted == {"COLLATE": 3, "DATASET": 4, "DATA_FETCH": 4, "DATA_WAIT": 4}
     assert check_trace_events(tmp_path / "t.json") == []
+
+
+def test_debugging_aids_that_were_left_on_are_named(tmp_path: Path) -> None:
+    """Rank 1 alone looks for anomalies, in backward alone; it is why it is slow, whatever that costs."""
+    run_ranks(
+        2,
+        """
+        import contextlib
+        hvd.init()
+        model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(4)))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+        for _ in range(20):
+            loss = model(torch.ones(2, 8)).sum()
+            with torch.autograd.set_detect_anomaly(True) if hvd.rank() else contextlib.nullcontext():
+                loss.backward()
+            if hvd.rank():
+                time.sleep(0.01)
+            optimizer.step()
+        """,
+        {"HOROVOD_TIMELINE": str(tmp_path / "t.json")},
+    )
+    trace = open_trace(tmp_path / "t.json")
+    assert trace.meta.settings == {1: ("autograd-anomaly",)}
+    (found,) = (finding for finding in analyze(trace).findings if finding.cause == "costly-settings")
+    assert found.sentence.startswith("Rank 1 has autograd's anomaly detection on")
 
 
 def test_horovods_own_file_is_written_when_asked_and_valid_at_any_moment(tmp_path: Path) -> None:

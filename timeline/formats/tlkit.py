@@ -191,6 +191,12 @@ def _count_of(columns: Table) -> int:
     return len(columns["start_ns" if "start_ns" in columns else "ts_ns"])
 
 
+def _settings(shards: Sequence[Shard]) -> dict[int, tuple[str, ...]]:
+    """Of each rank the newest that its shard, or a part of it, tells; ranks with none left out."""
+    told = {shard.header.rank: shard.settings for shard in shards if shard.settings is not None}
+    return {rank: names for rank, names in told.items() if names}
+
+
 def _share_clock(shards: Sequence[Shard]) -> None:
     """Parts of one rank's shard have one clock, which is measured now and then in one of them."""
     by_rank: dict[int, list[Shard]] = {}
@@ -275,6 +281,7 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd], *, k
         local_ranks={header.rank: header.local_rank for header in headers},
         run_id=headers[0].run_id,
         largest_gradient=next((shard.largest_gradient for shard in shards if shard.largest_gradient), None),
+        settings=_settings(shards),
         notes=tuple(notes),
         epoch_unix_ns=next((header.origin_unix_ns + first_ns for header in headers if header.rank == 0), 0),
         knows_order=knows_order,

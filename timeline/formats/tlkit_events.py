@@ -15,8 +15,9 @@ from ..model.trace import MAX_RANKS
 from ..read.args import FileArgs
 from ..read.source import Source
 from ..record.sampled_format import STEPS_EVENT
+from ..record.shard_format import SETTINGS_EVENT
 from ..scanning import Events, decode_args
-from ..vocabulary import COLLECTIVE_KINDS, NEGOTIATE_PREFIX
+from ..vocabulary import COLLECTIVE_KINDS, NEGOTIATE_PREFIX, CostlySetting
 
 #: Args that are kept while a shard is scanned.
 INTEGERS: Final = ("seq", "process_set", "bytes", "tensors", "step", "blocking", "peer", "tag")
@@ -31,7 +32,7 @@ KIND_OF_NAME: Final = {kind.upper(): kind for kind in COLLECTIVE_KINDS}
 _LIFE: Final = np.frombuffer(b"bbebebee", np.uint8)
 #: Characters of an error that are kept.
 MAX_ERROR: Final = 500
-_METADATA: Final = {"tlkit_shard", "tlkit_clock", "tlkit_model", STEPS_EVENT, "tlkit_end"}
+_METADATA: Final = {"tlkit_shard", "tlkit_clock", "tlkit_model", SETTINGS_EVENT, STEPS_EVENT, "tlkit_end"}
 _IS_KNOWN_PHASE: Final = np.isin(np.arange(256), np.frombuffer(b"XbeBECMsftin", np.uint8))
 
 
@@ -51,6 +52,15 @@ class Header:
     uncertainty_ns: int = 0
     part: int = 1
     """Of a shard whose oldest parts may be gone (shard_parts.py)."""
+
+
+def known_settings(told: list[object]) -> tuple[str, ...]:
+    """Those that this version has words for.
+
+    >>> known_settings(["tracemalloc", "of tomorrow", 1])
+    ('tracemalloc',)
+    """
+    return tuple(str(one) for one in CostlySetting if str(one) in told)
 
 
 def integer(value: object, default: int) -> int:
@@ -110,6 +120,7 @@ class ShardEvents:
         self.clock_readings: list[tuple[int, int, int]] = []
         """When the clock's offset was measured again, what it was, and by how much that may be wrong."""
         self.largest_gradient: tuple[str, int, int] | None = None
+        self.settings: tuple[str, ...] | None = None
         self.told_sums: list[tuple[int, dict[str, Any]]] = []
         """When steps began of which only sums are told, and what is told."""
         self.names: list[str] = events.texts["name"]
@@ -155,6 +166,9 @@ class ShardEvents:
                 self.clock_readings.append((int(events.start[row]), *reading))
             elif name == STEPS_EVENT:
                 self.told_sums.append((int(events.start[row]), args))
+            elif name == SETTINGS_EVENT:  # the last one holds
+                told = args.get("on")
+                self.settings = known_settings(told if isinstance(told, list) else [])
             elif name == "tlkit_model":
                 nbytes, all_nbytes = integer(args.get("largest_bytes"), 0), integer(args.get("gradient_bytes"), 0)
                 if 0 < nbytes <= all_nbytes:

@@ -153,6 +153,10 @@ class HorovodFormat:
         """Nothing: Horovod has no such line."""
         return ""
 
+    def settings(self, names: Sequence[str]) -> str:  # noqa: ARG002  the same signature
+        """Nothing: Horovod has no such line."""
+        return ""
+
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> str:
         """Nothing."""
         del at_ns, offset_ns, uncertainty_ns

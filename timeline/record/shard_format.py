@@ -17,6 +17,8 @@ from .queue import Call, TensorLife
 from .queue.calls import UNKNOWN_CALL
 
 FORMAT_VERSION: Final = "tlkit.timeline/1"
+#: The line that says which costly settings are on.
+SETTINGS_EVENT: Final = "tlkit_settings"
 
 #: Rendered templates are kept for this many names; unnamed operations get a new name each time and must not pile up.
 MAX_TEMPLATES: Final = 8192
@@ -233,6 +235,10 @@ class ShardFormat:
     def largest_gradient(self, name: str, nbytes: int, all_nbytes: int) -> str:
         """The line that says which of the model's gradients is the largest."""
         return self.metadata("tlkit_model", {"largest": name, "largest_bytes": nbytes, "gradient_bytes": all_nbytes})
+
+    def settings(self, names: Sequence[str]) -> str:
+        """The line that says which settings that make training slow are on."""
+        return self.metadata(SETTINGS_EVENT, {"on": list(names)})
 
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> str:
         """A later measurement of this rank's clock offset."""

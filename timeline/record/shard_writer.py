@@ -186,6 +186,10 @@ class ShardWriter:
         """Note which of the model's gradients is the largest, where collectives do not tell what they carry."""
         self.queue.call(self._format.largest_gradient, name, nbytes, all_nbytes)
 
+    def settings(self, names: Sequence[str]) -> None:
+        """Note which settings that make training slow are on (vocabulary.CostlySetting)."""
+        self.queue.call(self._format.settings, names)
+
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> None:
         """Queue a measurement of the clock offset to rank 0."""
         self.queue.call(self._format.clock, at_ns, offset_ns, uncertainty_ns)

@@ -1,0 +1,102 @@
+"""Settings that make a training slow as long as they are on: debugging aids that somebody left on.
+
+A trace shows them as slow work of whatever they slow down, and what they cost nobody can tell without switching them off.  So
+they promise no gain, and are named where nothing else is found, and where they tell why some ranks are slower than the others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...timeline.vocabulary import CostlySetting
+from ..facts import Facts
+from ..model.words import name_ranks
+from .base import Finding
+from .plain import plain
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    name: str
+    effect: str
+    remedy: str
+
+
+_WORDS: Final = {
+    CostlySetting.AUTOGRAD_ANOMALY: _Words(
+        "autograd's anomaly detection",
+        "records a traceback for every operation and checks every gradient for NaN",
+        "torch.autograd.set_detect_anomaly(False), or detect_anomaly() only around what is being debugged",
+    ),
+    CostlySetting.PYTHON_TRACING: _Words(
+        "a tracer of Python (debugger, coverage, cProfile)",
+        "runs at each call or line of the training thread",
+        "run the training without it",
+    ),
+    CostlySetting.TRACEMALLOC: _Words(
+        "tracemalloc",
+        "records a traceback for every allocation of Python",
+        "unset PYTHONTRACEMALLOC, or call tracemalloc.stop()",
+    ),
+    CostlySetting.LAUNCH_BLOCKING: _Words(
+        "CUDA_LAUNCH_BLOCKING=1", "makes the host wait for each kernel", "unset CUDA_LAUNCH_BLOCKING"
+    ),
+    CostlySetting.DISTRIBUTED_DEBUG: _Words(
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        "has ranks compare what they ask for before each collective",
+        "unset TORCH_DISTRIBUTED_DEBUG, or set it to INFO",
+    ),
+    CostlySetting.EAGER_FUNCTIONS: _Words(
+        "tf.config.run_functions_eagerly(True)",
+        "runs each operation of a tf.function from Python",
+        "call tf.config.run_functions_eagerly(False); compile(run_eagerly=False)",
+    ),
+}
+
+
+class CostlySettings:
+    """Debugging aids that are on."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding, of all that are on, without a gain."""
+        found = costly_settings(facts)
+        return [] if found is None else [found]
+
+
+def costly_settings(facts: Facts) -> Finding | None:
+    """What is on, and on which ranks; None where nothing is known to be."""
+    on = facts.trace.meta.settings
+    ranks = tuple(rank for rank in facts.ranks if on.get(rank))
+    if not ranks:
+        return None
+    settings = [one for one in CostlySetting if any(str(one) in on[rank] for rank in ranks)]
+    who = name_ranks(ranks, max(facts.trace.meta.size, len(facts.ranks)))
+    has = "has" if len(ranks) in {1, len(facts.ranks)} else "have"
+    return plain(
+        "compute",
+        "costly-settings",
+        f"{who} {has} {names_of(settings)}. What that costs, this run alone cannot tell.",
+        f"{remedy_of(settings)}; then compare the two runs (tl-diff).",
+        ranks=ranks,
+        evidence={"on": {str(rank): list(on[rank]) for rank in ranks}},
+    )
+
+
+def settings_of_one(facts: Facts, row: int) -> list[CostlySetting]:
+    """What is on for the rank in a row, and for fewer than half of the others."""
+    on = facts.trace.meta.settings
+    mine = on.get(facts.ranks[row], ())
+    others = [on.get(rank, ()) for number, rank in enumerate(facts.ranks) if number != row]
+    return [
+        one for one in CostlySetting if str(one) in mine and 2 * sum(str(one) in each for each in others) < len(others)
+    ]
+
+
+def names_of(settings: Sequence[CostlySetting]) -> str:
+    """For a sentence."""
+    return " and ".join(f"{_WORDS[one].name} on, which {_WORDS[one].effect}" for one in settings)
+
+
+def remedy_of(settings: Sequence[CostlySetting]) -> str:
+    """What switches them off."""
+    return "; ".join(_WORDS[one].remedy for one in settings)

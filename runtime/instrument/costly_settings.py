@@ -1,0 +1,89 @@
+"""Settings that make training slow and show nowhere else: debugging aids that somebody left on.
+
+They are looked at in steps 0, 1, 2, 4, 8 and so on, before backward, since some are on there alone, and at the end of the step.
+What a step had on is written into the timeline; if nothing is on any more, that as well.
+"""
+
+import os
+import sys
+from typing import Any, Final
+
+from ...timeline.record import recorder
+from ...timeline.vocabulary import CostlySetting
+
+#: A tool that watches the training thread has one of these numbers, by Python's own table.
+_DEBUGGER_COVERAGE_PROFILER: Final = (0, 1, 2)
+
+
+def settings_now() -> set[str]:
+    """What is on at this moment, for the calling thread."""
+    torch, tensorflow = sys.modules.get("torch"), sys.modules.get("tensorflow")
+    found = {
+        CostlySetting.PYTHON_TRACING: _is_traced(),
+        CostlySetting.TRACEMALLOC: _is_tracing_memory(),
+        CostlySetting.AUTOGRAD_ANOMALY: torch is not None and torch.is_anomaly_enabled(),
+        CostlySetting.LAUNCH_BLOCKING: os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" and _has_device(torch),
+        CostlySetting.DISTRIBUTED_DEBUG: _compares_collectives(torch),
+        CostlySetting.EAGER_FUNCTIONS: tensorflow is not None and _says_so(tensorflow, "functions_run_eagerly"),
+    }
+    return {str(setting) for setting, is_on in found.items() if is_on}
+
+
+def _is_traced() -> bool:
+    monitoring: Any = getattr(sys, "monitoring", None)
+    watched = monitoring is not None and any(map(monitoring.get_tool, _DEBUGGER_COVERAGE_PROFILER))
+    return watched or sys.gettrace() is not None or sys.getprofile() is not None
+
+
+def _is_tracing_memory() -> bool:
+    tracemalloc = sys.modules.get("tracemalloc")
+    return tracemalloc is not None and tracemalloc.is_tracing()
+
+
+def _has_device(torch: Any) -> bool:
+    return torch is not None and torch.cuda.is_initialized()
+
+
+def _compares_collectives(torch: Any) -> bool:
+    """Whether ranks compare what they ask for before each collective of torch.distributed."""
+    if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() != "DETAIL" or torch is None:
+        return False
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _says_so(tensorflow: Any, question: str) -> bool:
+    ask = getattr(getattr(tensorflow, "config", None), question, None)
+    return callable(ask) and bool(ask())
+
+
+class SettingsWatch:
+    """What the training thread has on in the steps that are looked at."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Another recording begins."""
+        self._is_due = True
+        self._seen: set[str] = set()
+        self._written: set[str] = set()
+
+    def look(self) -> None:
+        """Take note of what is on now, if this step is looked at."""
+        if self._is_due:
+            self._seen |= settings_now()
+
+    def step_ended(self, number: int) -> None:
+        """Write what the step had on; the next one is `number`."""
+        if self._is_due:
+            self.look()
+            writer = recorder.timeline()
+            # Again each time: of a shard with a limited size the oldest parts are removed.
+            if writer is not None and (self._seen or self._written):
+                writer.settings(sorted(self._seen))
+                self._written = self._seen
+            self._seen = set()
+        self._is_due = number & (number - 1) == 0
+
+
+watch: Final = SettingsWatch()

@@ -1,0 +1,115 @@
+"""Debugging aids that are on: which are seen, and when the timeline is told."""
+
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from tlkit.runtime.instrument import costly_settings
+from tlkit.runtime.instrument.costly_settings import SettingsWatch, settings_now
+from tlkit.timeline.record import recorder
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """A profile function, as a profiler or debugger sets one."""
+    before = sys.getprofile()
+    sys.setprofile(lambda *_: None)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+@contextmanager
+def tracing_memory() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+
+
+class _Writer:
+    """A timeline that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[list[str]] = []
+
+    def settings(self, names: list[str]) -> None:
+        self.told.append(names)
+
+
+@pytest.fixture
+def writer(monkeypatch: pytest.MonkeyPatch) -> _Writer:
+    made = _Writer()
+    monkeypatch.setattr(recorder, "timeline", lambda: made)
+    return made
+
+
+def test_what_is_on_is_seen_while_it_is_on() -> None:
+    """As the libraries and Python themselves tell it."""
+    before = settings_now()
+    assert "autograd-anomaly" not in before
+    with pytest.warns(UserWarning, match="Anomaly Detection"), torch.autograd.detect_anomaly():
+        assert settings_now() - before == {"autograd-anomaly"}
+    with tracing_memory():
+        assert settings_now() - before == {"tracemalloc"}
+    with traced():
+        assert "python-tracing" in settings_now()
+    assert settings_now() == before
+
+
+def test_variables_count_where_something_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a device, or torch.distributed, they slow nothing."""
+    before = settings_now()
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "detail")
+    assert settings_now() == before
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert settings_now() - before == {"launch-blocking"}
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert settings_now() - before == {"launch-blocking", "distributed-debug"}
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "INFO")
+    assert settings_now() - before == {"launch-blocking"}
+
+
+def test_functions_of_tensorflow_that_run_eagerly_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the script has loaded it; also where it cannot say so."""
+    before = settings_now()
+    config = type("config", (), {"functions_run_eagerly": staticmethod(lambda: True)})
+    for module in (type("tensorflow", (), {"config": config}), type("tensorflow", (), {})):
+        monkeypatch.setitem(sys.modules, "tensorflow", module)
+        expected = {"eager-functions"} if hasattr(module, "config") else set()
+        assert settings_now() - before == expected
+
+
+def test_the_timeline_is_told_in_fewer_and_fewer_steps(monkeypatch: pytest.MonkeyPatch, writer: _Writer) -> None:
+    """What was on in backward alone counts; that nothing is on any more is told once, and nothing is if nothing ever was."""
+    on = False
+    looks = 0
+
+    def now() -> set[str]:
+        nonlocal looks
+        looks += 1
+        return {"tracemalloc"} if on else set()
+
+    monkeypatch.setattr(costly_settings, "settings_now", now)
+    watch = SettingsWatch()
+    for number in range(200):
+        on = number < 50
+        watch.look()
+        on = False
+        watch.step_ended(number + 1)
+    due = [0, 1, 2, 4, 8, 16, 32, 64, 128]
+    assert looks == 2 * len(due)
+    assert writer.told == [["tracemalloc"]] * 7 + [[]]
+
+    watch.forget()
+    writer.told.clear()
+    for number in range(20):
+        watch.step_ended(number + 1)
+    assert writer.told == []
