@@ -94,7 +94,7 @@ def settings_of_one(facts: Facts, row: int) -> list[CostlySetting]:
 
 def names_of(settings: Sequence[CostlySetting]) -> str:
     """For a sentence."""
-    return " and ".join(f"{_WORDS[one].name} on, which {_WORDS[one].effect}" for one in settings)
+    return ", and ".join(f"{_WORDS[one].name} on, which {_WORDS[one].effect}" for one in settings)
 
 
 def remedy_of(settings: Sequence[CostlySetting]) -> str:
