@@ -17,7 +17,7 @@ $(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py timeline/
 demo: $(VENV)/ready
 	@PATH="$(abspath $(BIN)):$$PATH" samples/demo.sh $(OUT)
 
-# Two at a time, and three of those with real ranks, which wait for a third of the time.  A file's tests stay together, since they
+# Two at a time, and three of those with real ranks, which wait for half of the time.  A file's tests stay together, since they
 # share what they set up; the files with the longest tests are not the ones with the most, so that sorting by number is of no use.
 TWO := -n 2 --dist loadfile
 THREE := -n 3 --dist loadfile --no-loadscope-reorder

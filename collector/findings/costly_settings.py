@@ -1,7 +1,8 @@
 """Settings that make a training slow as long as they are on: debugging aids that somebody left on.
 
 A trace shows them as slow work of whatever they slow down, and what they cost nobody can tell without switching them off.  So
-they promise no gain, and are named where nothing else is found, and where they tell why some ranks are slower than the others.
+they promise no gain.  On all ranks they are the verdict where nothing else is found; on some, beside others that are as quick
+without, they cost little, and beside quicker ones they may be why these are slow.
 """
 
 from collections.abc import Sequence

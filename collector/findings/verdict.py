@@ -54,13 +54,17 @@ def _of_steps(facts: Facts, findings: Sequence[Finding], condition: Condition) -
         return unexplained
     if condition.is_incomplete and not facts.trace.collectives.empty:
         return incomplete(facts, condition, only_told(facts, condition, worthy))
-    return _with_settings(facts, _with_load(worthy)) if worthy else costly_settings(facts) or _healthy(facts)
-
-
-def _with_settings(facts: Facts, first: Finding) -> Finding:
-    """The finding, and what is on that makes all ranks slow; of some ranks it is why they are."""
     settings = costly_settings(facts)
-    if settings is None or settings.ranks != facts.ranks:
+    if settings is not None and settings.ranks != facts.ranks:
+        settings = None  # beside ranks without it, what it costs shows: those that have it would be slow
+    if not worthy:
+        return settings or _healthy(facts)
+    return _with_settings(_with_load(worthy), settings)
+
+
+def _with_settings(first: Finding, settings: Finding | None) -> Finding:
+    """The finding, and what is on that makes all ranks slow."""
+    if settings is None:
         return first
     return replace(first, sentence=f"{first.sentence} Besides: {settings.sentence[0].lower()}{settings.sentence[1:]}")
 

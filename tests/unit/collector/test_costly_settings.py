@@ -34,6 +34,15 @@ def test_nothing_else_is_found() -> None:
     assert [finding.cause for finding in analysis.findings].count("costly-settings") == 1
 
 
+def test_a_rank_that_is_as_quick_as_one_without_is_healthy() -> None:
+    """Beside the other rank it is seen that it costs nothing worth a change; it is a finding all the same."""
+    analysis = analyze(with_settings(record(even(2, 30)), {1: ("tracemalloc",)}))
+
+    assert analysis.verdict.class_ == "healthy"
+    (found,) = (finding for finding in analysis.findings if finding.cause == "costly-settings")
+    assert found.sentence.startswith("Rank 1 has tracemalloc on")
+
+
 def slow_second(settings: Mapping[int, tuple[str, ...]]) -> Trace:
     """Rank 1 of three has 30 ms more of forward in each step."""
     plan = even(3, 40)
