@@ -49,6 +49,7 @@ class CostlySetting(StrEnum):
     AUTOGRAD_ANOMALY = "autograd-anomaly"
     PYTHON_TRACING = "python-tracing"
     TRACEMALLOC = "tracemalloc"
+    TORCH_PROFILER = "torch-profiler"
     LAUNCH_BLOCKING = "launch-blocking"
     DISTRIBUTED_DEBUG = "distributed-debug"
     EAGER_FUNCTIONS = "eager-functions"

@@ -39,6 +39,11 @@ _WORDS: Final = {
         "records a traceback for every allocation of Python",
         "unset PYTHONTRACEMALLOC, or call tracemalloc.stop()",
     ),
+    CostlySetting.TORCH_PROFILER: _Words(
+        "a torch.profiler",
+        "records every operation",
+        "profile a few steps only, by schedule=torch.profiler.schedule(wait=…, warmup=…, active=…, repeat=1)",
+    ),
     CostlySetting.LAUNCH_BLOCKING: _Words(
         "CUDA_LAUNCH_BLOCKING=1", "makes the host wait for each kernel", "unset CUDA_LAUNCH_BLOCKING"
     ),

@@ -18,9 +18,12 @@ _DEBUGGER_COVERAGE_PROFILER: Final = (0, 1, 2)
 def settings_now() -> set[str]:
     """What is on at this moment, for the calling thread."""
     torch, tensorflow = sys.modules.get("torch"), sys.modules.get("tensorflow")
+    is_profiling = _is_profiling(torch)
     found = {
-        CostlySetting.PYTHON_TRACING: _is_traced(),
+        # torch.profiler sets a trace function, too, with_stack=True.
+        CostlySetting.PYTHON_TRACING: not is_profiling and _is_traced(),
         CostlySetting.TRACEMALLOC: _is_tracing_memory(),
+        CostlySetting.TORCH_PROFILER: is_profiling,
         CostlySetting.AUTOGRAD_ANOMALY: torch is not None and torch.is_anomaly_enabled(),
         CostlySetting.LAUNCH_BLOCKING: os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" and _has_device(torch),
         CostlySetting.DISTRIBUTED_DEBUG: _compares_collectives(torch),
@@ -38,6 +41,11 @@ def _is_traced() -> bool:
 def _is_tracing_memory() -> bool:
     tracemalloc = sys.modules.get("tracemalloc")
     return tracemalloc is not None and tracemalloc.is_tracing()
+
+
+def _is_profiling(torch: Any) -> bool:
+    """Whether a torch.profiler records, in whichever thread it was started."""
+    return torch is not None and bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
 
 
 def _has_device(torch: Any) -> bool:

@@ -4,7 +4,7 @@ The handler of the runtime writes at the head of the profiler's file which run, 
 to the run's (`Beside`).  So no clock has to be guessed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -22,7 +22,7 @@ from ..model.trace import (
     Trace,
     make_table,
 )
-from ..vocabulary import LaneKind
+from ..vocabulary import CostlySetting, LaneKind
 from .args import FileArgs
 
 
@@ -76,6 +76,7 @@ def with_profile(own: Trace, profile: Trace, places: Sequence[Beside | None]) ->
             events=own.meta.events + profile.meta.events,
             known_categories=own.meta.known_categories | profile.meta.known_categories,
             notes=(*own.meta.notes, *profile.meta.notes),
+            settings=_without_profiler(own.meta.settings),
         ),
         spans=_in_order(_stacked(mine, spans)),
         raw_args=_joined(own.raw_args, profile.raw_args),
@@ -95,6 +96,12 @@ def with_profile(own: Trace, profile: Trace, places: Sequence[Beside | None]) ->
         launches=make_table(LAUNCH_COLUMNS, dict(launches)),
         steps=_profiled(own.steps, spans),
     )
+
+
+def _without_profiler(settings: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+    """What was on beside the profiler, which nobody left on by mistake who reads its files."""
+    rest = {rank: tuple(one for one in on if one != CostlySetting.TORCH_PROFILER) for rank, on in settings.items()}
+    return {rank: on for rank, on in rest.items() if on}
 
 
 def _moved(table: pd.DataFrame, shift: dict[int, int], columns: Sequence[str]) -> pd.DataFrame:

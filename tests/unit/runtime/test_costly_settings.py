@@ -58,6 +58,8 @@ def test_what_is_on_is_seen_while_it_is_on() -> None:
         assert settings_now() - before == {"autograd-anomaly"}
     with tracing_memory():
         assert settings_now() - before == {"tracemalloc"}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True):
+        assert settings_now() - before == {"torch-profiler"}
     with traced():
         assert "python-tracing" in settings_now()
     assert settings_now() == before

@@ -18,9 +18,11 @@ RUN_UNIX_NS = 1_790_000_000_000_000_000
 
 def shard(path: Path, *, steps: int) -> None:
     """A rank that hands out work: 10 ms of each 100 ms step in forward, a collective that the host saw from 20 to 30."""
+    on = {"on": ["tracemalloc", "torch-profiler"]}
     clock = {"origin_ns": 5, "origin_unix_ns": RUN_UNIX_NS, "offset_ns": 0, "uncertainty_ns": 0, "method": "same-host"}
     head = {"format": "tlkit.timeline/1", "run_id": "abc", "rank": 0, "size": 1, "host": "h", "clock": clock}
     events: list[dict[str, Any]] = [{"name": "tlkit_shard", "ph": "M", "pid": 0, "tid": 0, "ts": 0, "args": head}]
+    events.append({"name": "tlkit_settings", "ph": "M", "pid": 0, "tid": 0, "ts": 0, "args": on})
     for step in range(steps):
         at = step * 100 * MS
         events += [
@@ -69,6 +71,9 @@ def test_kernels_take_the_place_of_the_training_thread(tmp_path: Path) -> None:
     assert set(trace.spans[trace.spans["name"] == "FORWARD"]["lane_kind"]) == {"host"}
     assert list(trace.collectives["dur_ns"]) == [20_000_000] * 4
     assert trace.meta.clock.method == "single"
+    # A profiler whose files are read was not left on by mistake.
+    assert trace.meta.settings == {0: ("tracemalloc",)}
+    assert open_trace(tmp_path / "t.json").meta.settings == {0: ("tracemalloc", "torch-profiler")}
     # The args of both files are found.
     waits = trace.spans[trace.spans["name"] == "DATA_WAIT"]
     assert json.loads(trace.raw_args[int(waits["args_row"].iloc[-1])]) == {"workers": 2}
