@@ -9,15 +9,21 @@ There is one recorder a process, because there is one rank a process.  Knows not
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from ..vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, SYNCHRONIZE, Category, LaneKind
+from ..vocabulary import (
+    CPU_COUNTERS,
+    LANE_TIDS,
+    PROCESS_CPU_COUNTER,
+    STARVED_COUNTERS,
+    SYNCHRONIZE,
+    Category,
+    LaneKind,
+)
 from .nvtx_ranges import NvtxRanges, open_nvtx
-from .queue import OpenSpan, Spans, ThreadClock, origins
+from .queue import OpenSpan, Spans, origins
 from .shard_writer import ShardWriter
-from .thread_time import StepTime
 
 now_ns: Final = time.monotonic_ns
 """The clock of all recorded times: CLOCK_MONOTONIC, which all processes of a host share."""
@@ -33,6 +39,10 @@ _METERED: Final = frozenset(
 
 #: Phases whose work a device does, later than the training thread hands it out.
 _ON_DEVICE: Final = frozenset({Category.H2D, Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER})
+
+
+#: What is counted of a whole step, in the order of `Spans`.
+_STEP_COUNTERS: Final = (CPU_COUNTERS[Category.OTHER], STARVED_COUNTERS[Category.OTHER], PROCESS_CPU_COUNTER)
 
 
 class Device(Protocol):
@@ -62,8 +72,6 @@ class _State:
         self.nvtx: NvtxRanges | None = None
         self.device: Device | None = None
         self.drains: list[Callable[[], None]] = []
-        self.clock = ThreadClock()
-        self.step_time = StepTime(self.clock)
 
 
 _state = _State()
@@ -81,13 +89,16 @@ _spans: Final = Spans(
     starved_counters=STARVED_COUNTERS,
     on_device=_ON_DEVICE,
     synchronize=SYNCHRONIZE,
-    step_time=_state.step_time,
+    step_counters=_STEP_COUNTERS,
 )
 
 # Bound once, so that a call costs no look-up and no function in between (see queue/portable.py for what each does).
 begin: Final = _spans.begin
 end: Final = _spans.end
 discard: Final = _spans.discard
+span: Final = _spans.span
+begin_step: Final = _spans.begin_step
+end_step: Final = _spans.end_step
 is_on: Final = _spans.is_on
 is_timeline_on: Final = _spans.is_timeline_on
 is_training_thread: Final = _spans.is_training_thread
@@ -215,51 +226,6 @@ def end_wait(wait: Wait | None, args: Args | None = None) -> None:
         )
 
 
-def begin_step() -> None:
-    """The training thread begins a step.  Of a step that another thread knows of, nothing is counted."""
-    if _state.writer is not None and is_training_thread():
-        _state.step_time.begin()
-
-
-def end_step(end_ns: int) -> None:
-    """The training thread has ended a step: what it got of the processor in no part of it, and what the whole process got."""
-    if _state.writer is not None and is_training_thread():
-        for name, value in _state.step_time.end().items():
-            _state.writer.counter(name, end_ns, value)
-
-
-@contextmanager
-def _recorded_span(category: Category, name: str, lane: LaneKind, args: Args | None) -> Iterator[None]:
-    opened = begin(category, name, lane, args)
-    try:
-        yield
-    except BaseException as error:
-        end(opened, {"error": type(error).__name__})
-        raise
-    else:
-        end(opened)
-
-
-class _NoSpan:
-    """The context that does nothing, shared by all spans while recording is off."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-_NO_SPAN: Final = _NoSpan()
-
-
-def span(category: Category, name: str, lane: LaneKind = LaneKind.COMPUTE, **args: Any) -> Any:
-    """A context manager that records its block as a span.  It closes, with `error`, even when the block raises."""
-    if not is_on():
-        return _NO_SPAN
-    return _recorded_span(category, name, lane, args or None)
-
-
 def complete(
     lane: LaneKind,
     category: Category | str,
@@ -291,7 +257,7 @@ def _forget_in_child() -> None:
     """A forked child has no writer thread: what it queued would pile up and never be written."""
     _state.writer = None
     _spans.record_into(None)
-    _state.clock.forget()
+    _spans.forget_threads()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -10,8 +10,6 @@ import threading
 import time
 from typing import Final
 
-from ..vocabulary import CPU_COUNTERS, PROCESS_CPU_COUNTER, STARVED_COUNTERS, Category
-
 _PATH: Final = "/proc/thread-self/schedstat"
 _MAX_NBYTES: Final = 80
 
@@ -64,23 +62,27 @@ class StepTime:
         self._in_parts[0] += ran_ns
         self._in_parts[1] += waited_ns
 
-    def end(self) -> dict[str, int]:
+    def end(self) -> tuple[int, int | None, int] | None:
         """The step is over.
 
         Returns:
-            Counters of the step (ns): for how long the thread ran outside the parts, for how long it waited for a core there,
-            and for how long all threads of the process ran; none if the step's beginning was not seen.
+            How long (ns) the thread ran outside the parts, how long it waited for a core there, None if that is unknown, and how
+            long all threads of the process ran; None if the step's beginning was not seen.
         """
         if self._begun is None:
-            return {}
+            return None
         ran, waited = self.thread_time.read()
         process_ns = time.process_time_ns() - self._process_ns
         # A part that reaches over the end of a step is counted whole where it ends.
-        found = {CPU_COUNTERS[Category.OTHER]: max(ran - self._begun[0] - self._in_parts[0], 0)}
-        if waited >= 0 and self._begun[1] >= 0:
-            found[STARVED_COUNTERS[Category.OTHER]] = max(waited - self._begun[1] - self._in_parts[1], 0)
+        ran_ns = max(ran - self._begun[0] - self._in_parts[0], 0)
+        is_known = waited >= 0 and self._begun[1] >= 0
+        waited_ns = max(waited - self._begun[1] - self._in_parts[1], 0) if is_known else None
         self._begun = None
-        return found | {PROCESS_CPU_COUNTER: process_ns}
+        return ran_ns, waited_ns, process_ns
+
+    def forget(self) -> None:
+        """The step that is under way is not this thread's."""
+        self._begun = None
 
 
 def _open() -> int:

@@ -4,14 +4,14 @@ A batch of one tensor goes without a fusion buffer, and so does one whose tensor
 gradients of a `DistributedOptimizer` do): the memory itself is reduced.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
 from ....timeline.record import recorder
+from ....timeline.record.nvtx_ranges import NvtxRanges
 from ....timeline.vocabulary import MEMCPY_IN, MEMCPY_OUT, Category, LaneKind
 from ...core.kinds import Kind
 from ...core.operations import ReduceOp
@@ -42,45 +42,54 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dim() == 1 else tensor.view(-1)
 
 
-@contextmanager
-def _operation(site: Site, kind: str, tensor: torch.Tensor) -> Iterator[None]:
+def _operation(site: Site, kind: str, tensor: torch.Tensor) -> "_Recorded":
     """The span of the operation itself, named as Horovod names it."""
     name = _name_of(site.group.algorithm(tensor.device.type), kind)
-    with _recorded(Category.COLLECTIVE, name, tensor.nbytes, on_device=not tensor.is_cpu):
-        yield
+    return _Recorded(Category.COLLECTIVE, name, tensor.nbytes, on_device=not tensor.is_cpu)
 
 
 def _name_of(algorithm: str, kind: str) -> str:
     return f"{algorithm.upper()}_{'BCAST' if kind == 'broadcast' else kind.upper()}"
 
 
-@contextmanager
-def _copying(name: str, buffer: torch.Tensor) -> Iterator[None]:
-    with _recorded(Category.FUSION, name, buffer.nbytes, on_device=not buffer.is_cpu):
-        yield
+def _copying(name: str, buffer: torch.Tensor) -> "_Recorded":
+    return _Recorded(Category.FUSION, name, buffer.nbytes, on_device=not buffer.is_cpu)
 
 
-@contextmanager
-def _recorded(category: Category, name: str, nbytes: int, *, on_device: bool) -> Iterator[None]:
-    """A part of a collective: when the device does it, where one does, and in NVTX when it is handed out."""
-    if not on_device:
-        opened = recorder.begin(category, name, LaneKind.COMMUNICATION, payload=nbytes)
-        try:
-            yield
-        finally:
-            recorder.end(opened)
-        return
-    timed, nvtx = recorder.device() if recorder.is_timeline_on() else None, recorder.nvtx()
-    begun = None if timed is None else timed.mark()
-    if nvtx is not None:
-        nvtx.push(category, name, nbytes)
-    try:
-        yield
-    finally:
-        if nvtx is not None:
-            nvtx.pop()
-        if timed is not None:
-            timed.span(LaneKind.COMMUNICATION, category, name, (begun, timed.mark()), None)
+class _Recorded:
+    """A block that is a part of a collective: when the device does it, where one does, and in NVTX when it is handed out.
+
+    No generator with `contextmanager`, which costs more than what is recorded, also while nothing is.
+    """
+
+    __slots__ = ("_begun", "_category", "_name", "_nbytes", "_nvtx", "_on_device", "_opened", "_timed")
+
+    def __init__(self, category: Category, name: str, nbytes: int, *, on_device: bool) -> None:
+        self._category, self._name, self._nbytes, self._on_device = category, name, nbytes, on_device
+        self._opened: recorder.OpenSpan | None = None
+        self._timed: recorder.Device | None = None
+        self._nvtx: NvtxRanges | None = None
+        self._begun: Any = None
+
+    def __enter__(self) -> None:
+        category, name, nbytes = self._category, self._name, self._nbytes
+        if not self._on_device:
+            self._opened = recorder.begin(category, name, LaneKind.COMMUNICATION, payload=nbytes)
+            return
+        self._timed = recorder.device() if recorder.is_timeline_on() else None
+        self._nvtx = recorder.nvtx()
+        if self._timed is not None:
+            self._begun = self._timed.mark()
+        if self._nvtx is not None:
+            self._nvtx.push(category, name, nbytes)
+
+    def __exit__(self, *_: object) -> None:
+        recorder.end(self._opened)
+        if self._nvtx is not None:
+            self._nvtx.pop()
+        if self._timed is not None:
+            marks = (self._begun, self._timed.mark())
+            self._timed.span(LaneKind.COMMUNICATION, self._category, self._name, marks, None)
 
 
 def _pack(site: Site, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
@@ -260,7 +269,7 @@ def put_results(batch: Batch) -> None:
     """
     results, sizes = batch.response.results, batch.response.sizes
     name = _name_of("control", batch.entries[0].request.kind)
-    with _recorded(Category.COLLECTIVE, name, sum(map(len, results)), on_device=False):
+    with _Recorded(Category.COLLECTIVE, name, sum(map(len, results)), on_device=False):
         for place, (entry, values) in enumerate(zip(batch.entries, results, strict=True)):
             if entry.output is None:
                 with torch.inference_mode(mode=False):

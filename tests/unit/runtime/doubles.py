@@ -90,11 +90,12 @@ def use_portable_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
         starved_counters=STARVED_COUNTERS,
         on_device=recorder._ON_DEVICE,
         synchronize=SYNCHRONIZE,
-        step_time=recorder._state.step_time,
+        step_counters=recorder._STEP_COUNTERS,
     )
     monkeypatch.setattr(recorder, "_spans", spans)
     for name in (
         "begin", "end", "discard", "is_on", "is_timeline_on", "is_training_thread", "mark_training_thread", "in_compute_span",
+        "span", "begin_step", "end_step",
     ):  # fmt: skip
         monkeypatch.setattr(recorder, name, getattr(spans, name))
     monkeypatch.setattr(shard_writer, "Queue", portable.Queue)

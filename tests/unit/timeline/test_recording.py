@@ -1,5 +1,6 @@
 """The recorder in C and the one in Python write the same bytes."""
 
+import contextlib
 import json
 import os
 import re
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 from tlkit.timeline.record.horovod_format import HorovodFormat
 from tlkit.timeline.record.queue import Call, load_compiled, portable
 from tlkit.timeline.record.shard_format import ShardClock, ShardFormat, ShardHeader
-from tlkit.timeline.record.thread_time import StepTime, ThreadTime
 from tlkit.timeline.vocabulary import CPU_COUNTERS, LANE_TIDS, STARVED_COUNTERS, Category, LaneKind
 
 compiled = load_compiled()
@@ -332,17 +332,6 @@ def test_waiting_ends_when_nothing_more_comes(module: Any) -> None:
     assert time.monotonic() - begun < 30
 
 
-class Steps(StepTime):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__(ThreadTime())
-        self.added: list[tuple[int, int]] = []
-
-    def add(self, ran_ns: int, waited_ns: int) -> None:
-        self.added.append((ran_ns, waited_ns))
-
-
 class Ranges:
     """Keeps what is pushed and popped."""
 
@@ -371,11 +360,10 @@ class FakeDevice:
         self.spans.append(told)
 
 
-def seam(module: Any) -> tuple[Any, Steps]:
+def seam(module: Any) -> Any:
     """What `recorder.py` makes."""
-    steps = Steps()
     phases = {Category.DATA, Category.FORWARD, Category.BACKWARD}
-    made = module.Spans(
+    return module.Spans(
         tids=LANE_TIDS,
         compute=LaneKind.COMPUTE,
         communication=LaneKind.COMMUNICATION,
@@ -385,9 +373,8 @@ def seam(module: Any) -> tuple[Any, Steps]:
         starved_counters=STARVED_COUNTERS,
         on_device={Category.FORWARD},
         synchronize="SYNCHRONIZE",
-        step_time=steps,
+        step_counters=("other cpu_ns", "other starved_ns", "step process_cpu_ns"),
     )
-    return made, steps
 
 
 #: What a program does: opens a span, closes one of those that are open, discards one, has a flush write their begins.
@@ -403,14 +390,27 @@ moves = st.lists(
         st.tuples(st.just("end"), st.integers(0, 5), st.sampled_from([None, {}, {"a": 2, "b": 3}])),
         st.tuples(st.just("discard"), st.integers(0, 5)),
         st.tuples(st.just("promote")),
+        st.tuples(st.just("begin_step")),
+        st.tuples(st.just("end_step"), st.just(5)),
+        st.tuples(st.just("enter"), st.sampled_from([{}, {"lane": LaneKind.DATA}, {"n": 1, "lane": LaneKind.COMPUTE}])),
+        st.tuples(st.just("exit"), st.sampled_from([None, ValueError("x")])),
     ),
     max_size=25,
 )
 
 
+def leave(block: Any, error: ValueError | None) -> None:
+    """As `with` does, at the end of the block or where it raises: the error goes on."""
+    if error is None:
+        assert not block.__exit__(None, None, None)
+    else:
+        with contextlib.suppress(ValueError):
+            assert not block.__exit__(type(error), error, None)
+
+
 def play(module: Any, script: list[Any], *, nvtx: bool, device: bool, timeline: bool, elsewhere: bool) -> Any:
     """What comes of a program: events without their times, ranges, what the device was told."""
-    spans_, steps = seam(module)
+    spans_ = seam(module)
     ranges, fake = Ranges(), FakeDevice()
     form = ShardFormat(header())
     queue = module.Queue(form, MOST)
@@ -420,6 +420,7 @@ def play(module: Any, script: list[Any], *, nvtx: bool, device: bool, timeline: 
     spans_.use_device(fake if device else None)
     spans_.record_into(queue if timeline else None)
     opened: list[Any] = []
+    blocks: list[Any] = []
     depths = []
     for kind, *rest in script:
         if kind == "begin":
@@ -427,10 +428,19 @@ def play(module: Any, script: list[Any], *, nvtx: bool, device: bool, timeline: 
         elif kind == "promote":
             for one in queue.open_spans():
                 one.claim()
+        elif kind in {"begin_step", "end_step"}:
+            getattr(spans_, kind)(*rest)
+        elif kind == "enter":
+            blocks.append(spans_.span(Category.FORWARD, "BLOCK", **rest[0]))
+            assert blocks[-1].__enter__() is None
+        elif kind == "exit":
+            leave(blocks.pop() if blocks else contextlib.nullcontext(), rest[0])
         elif opened:
             one = opened[rest[0] % len(opened)]  # a second end says nothing
             spans_.end(one, *rest[1:]) if kind == "end" else spans_.discard(one)
         depths.append(spans_.in_compute_span())
+    while blocks:
+        leave(blocks.pop(), None)
     left = [(one.name, one.tid, one.args, one.is_claimed) for one in queue.open_spans()]
     spans_.record_into(None)
     queue.close()
@@ -438,7 +448,7 @@ def play(module: Any, script: list[Any], *, nvtx: bool, device: bool, timeline: 
     for event in events:
         event.update(ts=0, dur=0, **({"args": {}} if event["ph"] == "C" else {}))
     told = [(lane, category, name, given) for lane, category, name, _, given in fake.spans]
-    return events, left, ranges.told, told, fake.marks, len(steps.added), depths
+    return events, left, ranges.told, told, fake.marks, depths
 
 
 @settings(max_examples=5 * EXAMPLES, deadline=None)
@@ -454,7 +464,7 @@ def test_both_do_the_same(script: list[Any], nvtx: bool, device: bool, timeline:
 def recording(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
     """A seam and the queue into which it records."""
     module = portable if request.param == "portable" else compiled
-    spans_, _ = seam(module)
+    spans_ = seam(module)
     queue = module.Queue(ShardFormat(header()), MOST)
     spans_.mark_training_thread()
     spans_.record_into(queue)

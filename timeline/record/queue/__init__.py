@@ -8,7 +8,6 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ..thread_time import ThreadTime
 from .calls import UNKNOWN_CALL, Call
 from .portable_queue import Entry, Format
 
@@ -30,17 +29,9 @@ IS_COMPILED: Final = _compiled is not None
 
 if TYPE_CHECKING or _compiled is None:
     from .portable import OpenSpan, Queue, Spans, TensorLife, origins
-
-    ThreadClock = ThreadTime
 else:
     OpenSpan, Queue, Spans, TensorLife = _compiled.OpenSpan, _compiled.Queue, _compiled.Spans, _compiled.TensorLife
     origins = _compiled.origins
-
-    class ThreadClock(ThreadTime):
-        """The same without Python in between."""
-
-        read = staticmethod(_compiled.read_thread_time)
-        forget = staticmethod(_compiled.forget_thread_time)
 
 
 __all__ = [
@@ -52,7 +43,6 @@ __all__ = [
     "Queue",
     "Spans",
     "TensorLife",
-    "ThreadClock",
     "load_compiled",
     "origins",
 ]

@@ -5,23 +5,12 @@
  * lives.c    tensors under way, and what is read of the runtime's entries
  * templates.c  the texts that are the same for every record of a name
  * spans.c    begin and end
+ * blocks.c   blocks that are spans
+ * thread_time.c  what a thread got of the processor
  *
  * One process, one interpreter, one GIL: all state hangs on it.
  */
 #include "recording.h"
-
-static PyObject *read_thread_time(PyObject *module, PyObject *nothing) {
-    int64_t ran_ns, waited_ns;
-    (void)module, (void)nothing;
-    thread_time(&ran_ns, &waited_ns);
-    return Py_BuildValue("LL", (long long)ran_ns, (long long)waited_ns);
-}
-
-static PyObject *forget_thread_time(PyObject *module, PyObject *nothing) {
-    (void)module, (void)nothing;
-    thread_time_forget();
-    Py_RETURN_NONE;
-}
 
 static PyObject *use_unknown_call(PyObject *module, PyObject *call) {
     (void)module;
@@ -30,8 +19,6 @@ static PyObject *use_unknown_call(PyObject *module, PyObject *call) {
 }
 
 static PyMethodDef functions[] = {
-    {"read_thread_time", read_thread_time, METH_NOARGS, NULL},
-    {"forget_thread_time", forget_thread_time, METH_NOARGS, NULL},
     {"origins", origins, METH_O, NULL},
     {"use_unknown_call", use_unknown_call, METH_O, NULL},
     {NULL, NULL, 0, NULL},
@@ -54,12 +41,13 @@ PyMODINIT_FUNC PyInit__native(void) {
 #else
 
 PyMODINIT_FUNC PyInit__native(void) {
-    static PyTypeObject *const types[] = {&QueueType, &OpenSpanType, &LifeType, &SpansType};
+    static PyTypeObject *const types[] = {&QueueType, &OpenSpanType, &LifeType, &SpansType, &BlockType};
     unknown_call = Py_NewRef(Py_None);
     if (thread_time_open() < 0 || lives_open() < 0 || spans_open() < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     for (size_t i = 0; module && i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0) Py_CLEAR(module);
+    if (module && blocks_open() < 0) Py_CLEAR(module);
     return module;
 }
 

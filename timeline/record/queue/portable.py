@@ -5,12 +5,15 @@
 
 import threading
 import time
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final
 
-from ...vocabulary import LaneKind
-from ..thread_time import StepTime
+from ...vocabulary import Category, LaneKind
+from ..thread_time import StepTime, ThreadTime
 from .portable_queue import Args, OpenSpan, Queue, TensorLife, origins
+
+_NOTHING_RECORDED: Final = nullcontext()
 
 
 class Spans:
@@ -28,7 +31,7 @@ class Spans:
         starved_counters: Mapping[Any, str],
         on_device: Collection[Any],
         synchronize: str,
-        step_time: StepTime,
+        step_counters: tuple[str, str, str],
     ) -> None:
         """Nothing is recorded yet.
 
@@ -37,6 +40,8 @@ class Spans:
             phases: categories for which it is counted what the training thread got of the processor, in counters of these names.
             on_device: categories of the compute lane that a device, if there is one, does by itself.
             synchronize: name of the spans that count as no work of the step.
+            step_counters: names of what is counted of a whole step: how long the training thread ran outside of the phases, how
+                long it waited for a core there, and how long all threads of the process ran.
         """
         self._tids = tids
         self._compute, self._communication = compute, communication
@@ -44,8 +49,9 @@ class Spans:
         self._phases, self._on_device = frozenset(phases), frozenset(on_device)
         self._cpu_counters, self._starved_counters = cpu_counters, starved_counters
         self._synchronize = synchronize
-        self._step_time = step_time
-        self._thread_time = step_time.thread_time
+        self._step_counters = step_counters
+        self._thread_time = ThreadTime()
+        self._step_time = StepTime(self._thread_time)
         self._queue: Queue | None = None
         self._nvtx: Any = None
         self._device: Any = None
@@ -87,6 +93,41 @@ class Spans:
     def in_compute_span(self) -> bool:
         """Whether the training thread is inside a span of the compute lane, to which a flow can be tied."""
         return self._depth > 0
+
+    def begin_step(self) -> None:
+        """The training thread begins a step.  Of a step that another thread knows of, nothing is counted."""
+        if self._queue is not None and self.is_training_thread():
+            self._step_time.begin()
+
+    def end_step(self, end_ns: int, /) -> None:
+        """The training thread has ended a step: what it got of the processor in no part of it, and what the whole process got."""
+        if self._queue is not None and self.is_training_thread():
+            counted = self._step_time.end()
+            for name, value in zip(self._step_counters, counted or (), strict=False):
+                if value is not None:
+                    self._queue.counter(name, end_ns, value)
+
+    def forget_threads(self) -> None:
+        """In a forked child: its only thread is another than those whose times were read."""
+        self._thread_time.forget()
+        self._step_time.forget()
+
+    def span(
+        self, category: Category, name: str, lane: LaneKind = LaneKind.COMPUTE, **args: Any
+    ) -> AbstractContextManager[None]:
+        """A context manager that records its block as a span.  It closes, with `error`, even when the block raises."""
+        return self._block(category, name, lane, args or None) if self.is_on() else _NOTHING_RECORDED
+
+    @contextmanager
+    def _block(self, category: Any, name: str, lane: LaneKind, args: Args | None) -> Iterator[None]:
+        opened = self.begin(category, name, lane, args)
+        try:
+            yield
+        except BaseException as error:
+            self.end(opened, {"error": type(error).__name__})
+            raise
+        else:
+            self.end(opened)
 
     def begin(
         self,

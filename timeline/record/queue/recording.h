@@ -138,13 +138,32 @@ void queue_lost(Queue *queue);
 
 /* Spans that have begun, and tensors under way. */
 
+/* What the calling thread got of the processor (thread_time.c). */
+
+typedef struct {
+    int64_t ran_ns, waited_ns; /* since the thread began, or of a part of a step; waited: negative if it is unknown */
+} PartTime;
+
+typedef struct {
+    PartTime begun, in_parts;
+    int64_t process_ns;
+    int is_begun;
+} StepTime;
+
+void part_begin(PartTime *part);
+PartTime part_end(const PartTime *begun);
+void step_time_begin(StepTime *step);
+void step_time_add(StepTime *step, PartTime part);
+/* What the thread got outside of the parts, and the process altogether; 0 if the step's beginning was not seen. */
+int step_time_end(StepTime *step, PartTime *other, int64_t *process_ns);
+
 struct OpenSpan {
     PyObject_HEAD
     PyObject *name, *category, *args, *nvtx, *device;
     Queue *queue; /* NULL for a span that is an NVTX range only */
     OpenSpan *older, *newer;
     long long start_ns;
-    int64_t ran_ns, waited_ns;
+    PartTime begun;
     int tid;
     char is_claimed, is_metered, is_listed;
 };
@@ -156,10 +175,20 @@ typedef struct Life {
     char flow, is_claimed;
 } Life;
 
-extern PyTypeObject OpenSpanType, LifeType, SpansType;
+extern PyTypeObject OpenSpanType, LifeType, SpansType, BlockType;
 extern PyObject *unknown_call; /* of a tensor whose maker says nothing */
 void open_span_forget(OpenSpan *opened);
 int spans_open(void);
+
+/* The seam, and blocks that are spans (blocks.c). */
+
+typedef struct Spans Spans;
+
+int spans_is_on(const Spans *self);
+PyObject *spans_begin(Spans *self, PyObject *category, PyObject *name, PyObject *lane, PyObject *args);
+PyObject *spans_end(Spans *self, PyObject *opened, PyObject *args);
+PyObject *spans_block(Spans *self, PyObject *const *values, Py_ssize_t count, PyObject *keywords);
+int blocks_open(void);
 int lives_open(void);
 
 /* What the timeline says of an entry of the runtime (runtime/core/work.py).
@@ -186,7 +215,6 @@ int place(PyObject *const *names, Py_ssize_t most, PyObject *const *values, Py_s
 int intern(const char *const *texts, PyObject **names, int count);
 
 int64_t now_ns(void);
-void thread_time(int64_t *ran_ns, int64_t *waited_ns);
 int thread_time_open(void);
 void thread_time_forget(void);
 

@@ -84,26 +84,28 @@ typedef struct {
     int is_on_device;
 } Phase;
 
-typedef struct {
+struct Spans {
     PyObject_HEAD
     Lane lanes[MAX_LANES];
     Phase phases[MAX_PHASES];
     int lane_count, phase_count;
     PyObject *compute, *communication; /* lanes; borrowed of `lanes` */
     int compute_tid, host_tid;
-    PyObject *synchronize, *step_time;
+    PyObject *synchronize;
+    PyObject *step_counters[3]; /* names: what the thread got outside of the parts, how long it waited there; the process */
+    StepTime step_time;
     Queue *queue;            /* NULL while no timeline is written */
     PyObject *nvtx, *device; /* NULL for none */
     unsigned long training_thread;
     Py_ssize_t depth;  /* spans of the compute lane that are open */
     OpenSpan *metered; /* the phase that is open; its owner keeps it alive, or it is forgotten with its queue */
-} Spans;
+};
 
 static const char *const BEGIN_NAMES[] = {"category", "name", "lane", "args", "payload"};
 static PyObject *begin_names[5];
 static const char *const END_NAMES[] = {"opened", "args"};
 static PyObject *end_names[2];
-static PyObject *push_name, *pop_name, *mark_name, *span_name, *add_name;
+static PyObject *push_name, *pop_name, *mark_name, *span_name;
 
 static int tid_of(const Spans *self, PyObject *lane) {
     for (int i = 0; i < self->lane_count; i++)
@@ -154,7 +156,7 @@ static int begin_phase(Spans *self, OpenSpan *opened, int is_on_device) {
     if (!self->metered && ((phase && phase->cpu_counter) || is_synchronize(self, opened->name))) {
         self->metered = (OpenSpan *)Py_NewRef((PyObject *)opened);
         opened->is_metered = 1;
-        thread_time(&opened->ran_ns, &opened->waited_ns);
+        part_begin(&opened->begun);
     }
     if (is_on_device && phase && phase->is_on_device) {
         opened->device = PyObject_CallMethodNoArgs(self->device, mark_name);
@@ -163,13 +165,10 @@ static int begin_phase(Spans *self, OpenSpan *opened, int is_on_device) {
     return 0;
 }
 
-static PyObject *Spans_begin(Spans *self, PyObject *const *values, Py_ssize_t count, PyObject *keywords) {
+static PyObject *begin_span(Spans *self, PyObject *category, PyObject *name, PyObject *lane, PyObject *args,
+                            PyObject *payload) {
     Queue *queue = self->queue;
-    if (!queue && !self->nvtx) Py_RETURN_NONE;
-    PyObject *placed[5] = {NULL};
-    if (place(begin_names, 5, values, count, keywords, placed) < 0) return NULL;
-    PyObject *category = placed[0], *name = placed[1], *lane = placed[2] ? placed[2] : self->compute;
-    if (!category || !name) return PyErr_Format(PyExc_TypeError, "a span has a category and a name");
+    if (!lane) lane = self->compute;
     int tid = tid_of(self, lane), is_compute = lane == self->compute;
     if (tid < 0) {
         PyErr_SetObject(PyExc_KeyError, lane);
@@ -180,7 +179,6 @@ static PyObject *Spans_begin(Spans *self, PyObject *const *values, Py_ssize_t co
         else if (is_compute) self->depth++;
     }
     int is_on_device = is_compute && self->device;
-    PyObject *args = placed[3] ? real(placed[3]) : NULL;
     OpenSpan *opened = open_span(category, name, is_on_device ? self->host_tid : tid, args, queue);
     if (!opened) return NULL;
     if (queue) {
@@ -188,9 +186,9 @@ static PyObject *Spans_begin(Spans *self, PyObject *const *values, Py_ssize_t co
         if (begin_phase(self, opened, is_on_device) < 0) goto failed;
     }
     if (self->nvtx) {
-        PyObject *payload = placed[4] ? placed[4] : Py_None;
         opened->nvtx = Py_NewRef(self->nvtx);
-        PyObject *pushed = PyObject_CallMethodObjArgs(opened->nvtx, push_name, category, name, payload, NULL);
+        PyObject *pushed = PyObject_CallMethodObjArgs(opened->nvtx, push_name, category, name,
+                                                      payload ? payload : Py_None, NULL);
         if (!pushed) goto failed;
         Py_DECREF(pushed);
     }
@@ -200,6 +198,19 @@ failed:
     stop_metering(self, opened);
     Py_DECREF(opened);
     return NULL;
+}
+
+static PyObject *Spans_begin(Spans *self, PyObject *const *values, Py_ssize_t count, PyObject *keywords) {
+    if (!spans_is_on(self)) Py_RETURN_NONE;
+    PyObject *placed[5] = {NULL};
+    if (place(begin_names, 5, values, count, keywords, placed) < 0) return NULL;
+    if (!placed[0] || !placed[1]) return PyErr_Format(PyExc_TypeError, "a span has a category and a name");
+    return begin_span(self, placed[0], placed[1], placed[2], placed[3] ? real(placed[3]) : NULL, placed[4]);
+}
+
+PyObject *spans_begin(Spans *self, PyObject *category, PyObject *name, PyObject *lane, PyObject *args) {
+    if (!spans_is_on(self)) Py_RETURN_NONE;
+    return begin_span(self, category, name, lane, args, NULL);
 }
 
 static int pop_range(OpenSpan *opened) {
@@ -242,23 +253,13 @@ static int tell_device(Spans *self, OpenSpan *opened) {
 }
 
 /* What the training thread got of the processor in a phase. */
-static int count_thread_time(Spans *self, Queue *queue, OpenSpan *opened, int64_t end_ns) {
-    int64_t ran_ns, waited_ns;
-    thread_time(&ran_ns, &waited_ns);
-    int is_known = waited_ns >= 0;
-    ran_ns -= opened->ran_ns;
-    waited_ns -= opened->waited_ns;
-    PyObject *ran = PyLong_FromLongLong(ran_ns), *waited = PyLong_FromLongLong(waited_ns), *added = NULL;
-    if (ran && waited) added = PyObject_CallMethodObjArgs(self->step_time, add_name, ran, waited, NULL);
-    Py_XDECREF(ran);
-    Py_XDECREF(waited);
-    if (!added) return -1;
-    Py_DECREF(added);
+static void count_part(Spans *self, Queue *queue, OpenSpan *opened, int64_t end_ns) {
+    PartTime part = part_end(&opened->begun);
+    step_time_add(&self->step_time, part);
     const Phase *phase = phase_of(self, opened->category);
-    if (!phase || !phase->cpu_counter || is_synchronize(self, opened->name)) return 0;
-    queue_counter(queue, phase->cpu_counter, end_ns, ran_ns);
-    if (is_known) queue_counter(queue, phase->starved_counter, end_ns, waited_ns);
-    return 0;
+    if (!phase || !phase->cpu_counter || is_synchronize(self, opened->name)) return;
+    queue_counter(queue, phase->cpu_counter, end_ns, part.ran_ns);
+    if (part.waited_ns >= 0) queue_counter(queue, phase->starved_counter, end_ns, part.waited_ns);
 }
 
 static PyObject *end_span(Spans *self, OpenSpan *opened, PyObject *args) {
@@ -281,7 +282,7 @@ static PyObject *end_span(Spans *self, OpenSpan *opened, PyObject *args) {
     failed = 0;
     if (opened->is_metered) {
         stop_metering(self, opened);
-        failed = count_thread_time(self, queue, opened, end_ns) < 0;
+        count_part(self, queue, opened, end_ns);
     }
 done:
     Py_DECREF((PyObject *)queue);
@@ -304,6 +305,11 @@ static PyObject *Spans_end(Spans *self, PyObject *const *values, Py_ssize_t coun
     return opened ? end_span(self, opened, placed[1] ? real(placed[1]) : NULL) : NULL;
 }
 
+PyObject *spans_end(Spans *self, PyObject *opened, PyObject *args) {
+    if (opened == Py_None) Py_RETURN_NONE;
+    return end_span(self, (OpenSpan *)opened, args);
+}
+
 static PyObject *Spans_discard(Spans *self, PyObject *object) {
     if (object == Py_None) Py_RETURN_NONE;
     OpenSpan *opened = as_open_span(object);
@@ -319,9 +325,11 @@ static PyObject *Spans_discard(Spans *self, PyObject *object) {
     Py_RETURN_NONE;
 }
 
+int spans_is_on(const Spans *self) { return self->queue || self->nvtx; }
+
 static PyObject *Spans_is_on(Spans *self, PyObject *nothing) {
     (void)nothing;
-    return PyBool_FromLong(self->queue || self->nvtx);
+    return PyBool_FromLong(spans_is_on(self));
 }
 
 static PyObject *Spans_is_timeline_on(Spans *self, PyObject *nothing) {
@@ -343,6 +351,36 @@ static PyObject *Spans_mark_training_thread(Spans *self, PyObject *nothing) {
 static PyObject *Spans_in_compute_span(Spans *self, PyObject *nothing) {
     (void)nothing;
     return PyBool_FromLong(self->depth > 0);
+}
+
+/* Of a step that another thread knows of, nothing is counted. */
+static int counts_steps(const Spans *self) {
+    return self->queue && PyThread_get_thread_ident() == self->training_thread;
+}
+
+static PyObject *Spans_begin_step(Spans *self, PyObject *nothing) {
+    (void)nothing;
+    if (counts_steps(self)) step_time_begin(&self->step_time);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Spans_end_step(Spans *self, PyObject *time) {
+    PartTime other;
+    int64_t process_ns, end_ns = PyLong_AsLongLong(time);
+    if (end_ns == -1 && PyErr_Occurred()) return NULL;
+    if (counts_steps(self) && step_time_end(&self->step_time, &other, &process_ns)) {
+        queue_counter(self->queue, self->step_counters[0], end_ns, other.ran_ns);
+        if (other.waited_ns >= 0) queue_counter(self->queue, self->step_counters[1], end_ns, other.waited_ns);
+        queue_counter(self->queue, self->step_counters[2], end_ns, process_ns);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *Spans_forget_threads(Spans *self, PyObject *nothing) {
+    (void)nothing;
+    thread_time_forget();
+    self->step_time.is_begun = 0;
+    Py_RETURN_NONE;
 }
 
 static PyObject *Spans_record_into(Spans *self, PyObject *queue) {
@@ -411,16 +449,16 @@ static int add_phases(Spans *self, PyObject *categories, PyObject *cpu, PyObject
 
 static PyObject *Spans_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *keywords[] = {"tids",         "compute",          "communication", "host",        "phases",
-                               "cpu_counters", "starved_counters", "on_device",     "synchronize", "step_time", NULL};
-    PyObject *tids, *compute, *communication, *host, *phases, *cpu, *starved, *on_device, *synchronize, *step_time;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOOOOOUO", keywords, &PyDict_Type, &tids, &compute,
+                               "cpu_counters", "starved_counters", "on_device",     "synchronize", "step_counters", NULL};
+    PyObject *tids, *compute, *communication, *host, *phases, *cpu, *starved, *on_device, *synchronize, *counters[3];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOOOOOU(UUU)", keywords, &PyDict_Type, &tids, &compute,
                                      &communication, &host, &phases, &cpu, &starved, &on_device, &synchronize,
-                                     &step_time))
+                                     &counters[0], &counters[1], &counters[2]))
         return NULL;
     Spans *self = (Spans *)type->tp_alloc(type, 0);
     if (!self) return NULL;
     self->synchronize = Py_NewRef(synchronize);
-    self->step_time = Py_NewRef(step_time);
+    for (int i = 0; i < 3; i++) self->step_counters[i] = Py_NewRef(counters[i]);
     if (add_lanes(self, tids, compute, communication, host) < 0 ||
         add_phases(self, phases, cpu, starved, on_device) < 0)
         Py_CLEAR(self);
@@ -435,7 +473,7 @@ static void Spans_dealloc(Spans *self) {
         Py_XDECREF(self->phases[i].starved_counter);
     }
     Py_XDECREF(self->synchronize);
-    Py_XDECREF(self->step_time);
+    for (int i = 0; i < 3; i++) Py_XDECREF(self->step_counters[i]);
     Py_XDECREF((PyObject *)self->queue);
     Py_XDECREF(self->nvtx);
     Py_XDECREF(self->device);
@@ -446,6 +484,10 @@ static void Spans_dealloc(Spans *self) {
 static PyMethodDef Spans_methods[] = {
     {"begin", (PyCFunction)(void *)Spans_begin, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"end", (PyCFunction)(void *)Spans_end, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"span", (PyCFunction)(void *)spans_block, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"begin_step", (PyCFunction)Spans_begin_step, METH_NOARGS, NULL},
+    {"end_step", (PyCFunction)Spans_end_step, METH_O, NULL},
+    {"forget_threads", (PyCFunction)Spans_forget_threads, METH_NOARGS, NULL},
     {"discard", (PyCFunction)Spans_discard, METH_O, NULL},
     {"is_on", (PyCFunction)Spans_is_on, METH_NOARGS, NULL},
     {"is_timeline_on", (PyCFunction)Spans_is_timeline_on, METH_NOARGS, NULL},
@@ -468,11 +510,11 @@ PyTypeObject SpansType = {
 };
 
 int spans_open(void) {
-    static const char *const TEXTS[] = {"push", "pop", "mark", "span", "add"};
-    PyObject *names[5] = {NULL};
+    static const char *const TEXTS[] = {"push", "pop", "mark", "span"};
+    PyObject *names[4] = {NULL};
     if (intern(BEGIN_NAMES, begin_names, 5) < 0 ||
-        intern(END_NAMES, end_names, 2) < 0 || intern(TEXTS, names, 5) < 0)
+        intern(END_NAMES, end_names, 2) < 0 || intern(TEXTS, names, 4) < 0)
         return -1;
-    push_name = names[0], pop_name = names[1], mark_name = names[2], span_name = names[3], add_name = names[4];
+    push_name = names[0], pop_name = names[1], mark_name = names[2], span_name = names[3];
     return 0;
 }
