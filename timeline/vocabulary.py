@@ -53,6 +53,8 @@ class CostlySetting(StrEnum):
     LAUNCH_BLOCKING = "launch-blocking"
     DISTRIBUTED_DEBUG = "distributed-debug"
     EAGER_FUNCTIONS = "eager-functions"
+    DOUBLE_PRECISION = "double-precision"
+    UNTRAINED_GRADIENTS = "untrained-gradients"
 
 
 class LaneKind(StrEnum):

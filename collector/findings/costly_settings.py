@@ -1,4 +1,4 @@
-"""Settings that make a training slow as long as they are on: debugging aids that somebody left on.
+"""What makes a training slow as long as it is so: debugging aids that somebody left on, double precision, gradients for nothing.
 
 A trace shows them as slow work of whatever they slow down, and what they cost nobody can tell without switching them off.  So
 they promise no gain.  On all ranks they are the verdict where nothing else is found; on some, beside others that are as quick
@@ -25,43 +25,53 @@ class _Words:
 
 _WORDS: Final = {
     CostlySetting.AUTOGRAD_ANOMALY: _Words(
-        "autograd's anomaly detection",
+        "autograd's anomaly detection on",
         "records a traceback for every operation and checks every gradient for NaN",
         "torch.autograd.set_detect_anomaly(False), or detect_anomaly() only around what is being debugged",
     ),
     CostlySetting.PYTHON_TRACING: _Words(
-        "a tracer of Python (debugger, coverage, cProfile)",
+        "a tracer of Python (debugger, coverage, cProfile) on",
         "runs at each call or line of the training thread",
         "run the training without it",
     ),
     CostlySetting.TRACEMALLOC: _Words(
-        "tracemalloc",
+        "tracemalloc on",
         "records a traceback for every allocation of Python",
         "unset PYTHONTRACEMALLOC, or call tracemalloc.stop()",
     ),
     CostlySetting.TORCH_PROFILER: _Words(
-        "a torch.profiler",
+        "a torch.profiler on",
         "records every operation",
         "profile a few steps only, by schedule=torch.profiler.schedule(wait=…, warmup=…, active=…, repeat=1)",
     ),
     CostlySetting.LAUNCH_BLOCKING: _Words(
-        "CUDA_LAUNCH_BLOCKING=1", "makes the host wait for each kernel", "unset CUDA_LAUNCH_BLOCKING"
+        "CUDA_LAUNCH_BLOCKING=1 on", "makes the host wait for each kernel", "unset CUDA_LAUNCH_BLOCKING"
     ),
     CostlySetting.DISTRIBUTED_DEBUG: _Words(
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL on",
         "has ranks compare what they ask for before each collective",
         "unset TORCH_DISTRIBUTED_DEBUG, or set it to INFO",
     ),
     CostlySetting.EAGER_FUNCTIONS: _Words(
-        "tf.config.run_functions_eagerly(True)",
+        "tf.config.run_functions_eagerly(True) on",
         "runs each operation of a tf.function from Python",
         "call tf.config.run_functions_eagerly(False); compile(run_eagerly=False)",
+    ),
+    CostlySetting.DOUBLE_PRECISION: _Words(
+        "a model in double precision (float64)",
+        "computes, keeps and sends twice the bytes of float32",
+        "model.float(), with inputs in float32, if the precision is not needed",
+    ),
+    CostlySetting.UNTRAINED_GRADIENTS: _Words(
+        "gradients of parameters that no optimizer updates",
+        "backward computes in vain",
+        "requires_grad_(False) for what is not trained, or its forward pass under torch.no_grad()",
     ),
 }
 
 
 class CostlySettings:
-    """Debugging aids that are on."""
+    """Debugging aids that are on, and what the model's script had better not do."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding, of all that are on, without a gain."""
@@ -100,7 +110,7 @@ def settings_of_one(facts: Facts, row: int) -> list[CostlySetting]:
 
 def names_of(settings: Sequence[CostlySetting]) -> str:
     """For a sentence."""
-    return ", and ".join(f"{_WORDS[one].name} on, which {_WORDS[one].effect}" for one in settings)
+    return ", and ".join(f"{_WORDS[one].name}, which {_WORDS[one].effect}" for one in settings)
 
 
 def remedy_of(settings: Sequence[CostlySetting]) -> str:

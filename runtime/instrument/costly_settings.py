@@ -1,4 +1,4 @@
-"""Settings that make training slow and show nowhere else: debugging aids that somebody left on.
+"""What makes training slow and shows nowhere else: debugging aids that somebody left on, and what a model is like.
 
 They are looked at in steps 0, 1, 2, 4, 8 and so on, before backward, since some are on there alone, and at the end of the step.
 What a step had on is written into the timeline; if nothing is on any more, that as well.
@@ -6,7 +6,8 @@ What a step had on is written into the timeline; if nothing is on any more, that
 
 import os
 import sys
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import Any, Final, Protocol
 
 from ...timeline.record import recorder
 from ...timeline.vocabulary import CostlySetting
@@ -64,10 +65,25 @@ def _says_so(tensorflow: Any, question: str) -> bool:
     return callable(ask) and bool(ask())
 
 
+class Habits(Protocol):
+    """What a model and its optimizers are like."""
+
+    def called(self, module: Any) -> None:
+        """The training thread calls a module, outside of any other."""
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+
+    def found(self) -> Collection[str]:
+        """What is so at the end of a step."""
+
+
 class SettingsWatch:
     """What the training thread has on in the steps that are looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_habits: Callable[[], Habits] | None = None) -> None:
+        """Ask what `make_habits` makes, too."""
+        self.make_habits = make_habits
         self.forget()
 
     def forget(self) -> None:
@@ -75,16 +91,29 @@ class SettingsWatch:
         self._is_due = True
         self._seen: set[str] = set()
         self._written: set[str] = set()
+        self._habits = None if self.make_habits is None else self.make_habits()
+
+    def called(self, module: Any) -> None:
+        """A module was called, outside of any other."""
+        if self._is_due and self._habits is not None:
+            self._habits.called(module)
 
     def look(self) -> None:
         """Take note of what is on now, if this step is looked at."""
         if self._is_due:
             self._seen |= settings_now()
 
+    def stepped(self, optimizer: object) -> None:
+        """An optimizer has stepped, which need not end a step."""
+        if self._is_due and self._habits is not None:
+            self._habits.stepped(optimizer)
+
     def step_ended(self, number: int) -> None:
         """Write what the step had on; the next one is `number`."""
         if self._is_due:
             self.look()
+            if self._habits is not None:
+                self._seen |= {str(one) for one in self._habits.found()}
             writer = recorder.timeline()
             # Again each time: of a shard with a limited size the oldest parts are removed.
             if writer is not None and (self._seen or self._written):

@@ -12,6 +12,7 @@ from ...timeline.record import recorder
 from ...timeline.vocabulary import BACKWARD, FORWARD, INPUT_COUNTER, Category
 from . import device_time
 from .costly_settings import watch
+from .model_habits import ModelHabits
 from .patching import Patches
 from .steps import tracker
 
@@ -35,6 +36,8 @@ class _Depth:
 
 def install() -> None:
     """Record the outermost module calls and backward passes."""
+    watch.make_habits = ModelHabits
+    watch.forget()
     original_call = torch.nn.Module.__call__
     original_backward = torch.autograd.backward
 
@@ -46,6 +49,7 @@ def install() -> None:
             return original_call(self, *args, **kwargs)
         _Depth.forward = True
         tracker.touch()
+        watch.called(self)
         device_time.look(self)
         described: dict[str, Any] = {"module": type(self).__name__}
         if not self.training:
@@ -99,4 +103,5 @@ def _elements(values: Iterable[Any], depth: int = 2) -> int:
 
 def uninstall() -> None:
     """Put back what was there."""
+    watch.make_habits = None
     _patches.restore()

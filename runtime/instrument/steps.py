@@ -55,6 +55,7 @@ class StepTracker:
 
     def optimizer_stepped(self, optimizer: object) -> None:
         """An optimizer has stepped: the end of a step, if it is the one that marks them."""
+        watch.stepped(optimizer)
         if self._follow():
             self._start_ns = None  # a step that began before this timeline did is not whole
         if not self._marker or self._silent >= PATIENCE:

@@ -1,0 +1,65 @@
+"""What a model and its optimizers are like that costs time in every step: double precision, gradients that nobody uses.
+
+Looked at in the few steps in which settings are (costly_settings.py), at their end, when gradients are there and not yet cleared.
+"""
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import torch
+
+from ...timeline.vocabulary import CostlySetting
+
+#: Of the model's elements so many are enough to speak of.
+_MIN_SHARE: Final = 0.1
+#: A script that calls very many modules by themselves has no model of which anything could be said.
+_MAX_MODULES: Final = 16
+
+
+class ModelHabits:
+    """The modules that were called and the parameters that optimizers update, of one recording."""
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._updated: dict[int, weakref.ref[torch.Tensor]] = {}
+        """By identity: tensors are not compared, and one that is gone may have had the same."""
+
+    def called(self, module: torch.nn.Module) -> None:
+        """The training thread calls a module, outside of any other."""
+        self._modules.add(module)
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+        for group in getattr(optimizer, "param_groups", ()):
+            self._updated.update((id(one), weakref.ref(one)) for one in group["params"])
+
+    def found(self) -> set[CostlySetting]:
+        """What is so now, at the end of a step."""
+        if len(self._modules) > _MAX_MODULES:
+            return set()
+        parameters = list(self._parameters())
+        double = _elements(one for one in parameters if one.dtype == torch.float64)
+        with_gradient = [one for one in parameters if one.grad is not None]
+        # Optimizers that keep parameters of their own, in another precision, update the model's through them.
+        updated = [one for one in with_gradient if self._is_updated(one)]
+        untrained = _elements(with_gradient) - _elements(updated) if updated else 0
+        shares = {CostlySetting.DOUBLE_PRECISION: double, CostlySetting.UNTRAINED_GRADIENTS: untrained}
+        least = max(_MIN_SHARE * _elements(parameters), 1)
+        return {setting for setting, elements in shares.items() if elements >= least}
+
+    def _parameters(self) -> Iterator[torch.nn.Parameter]:
+        seen: set[int] = set()
+        for module in list(self._modules):
+            for parameter in module.parameters():
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter
+
+    def _is_updated(self, parameter: torch.Tensor) -> bool:
+        known = self._updated.get(id(parameter))
+        return known is not None and known() is parameter
+
+
+def _elements(parameters: Iterable[torch.Tensor]) -> int:
+    return sum(one.numel() for one in parameters)

@@ -1,0 +1,114 @@
+"""What is seen of a model that costs time in every step, while its optimizers step."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from tlkit.runtime.instrument.costly_settings import SettingsWatch
+from tlkit.runtime.instrument.model_habits import ModelHabits
+from tlkit.timeline.record import recorder
+
+Made = tuple[nn.Module, list[torch.optim.Optimizer]]
+
+
+def two_parts() -> tuple[nn.Linear, nn.Linear, nn.Sequential]:
+    body, head = nn.Linear(8, 8), nn.Linear(8, 4)
+    return body, head, nn.Sequential(body, head)
+
+
+def all_trained() -> Made:
+    _, _, model = two_parts()
+    return model, [torch.optim.SGD(model.parameters())]
+
+
+def trained_by_two() -> Made:
+    body, head, model = two_parts()
+    return model, [torch.optim.SGD(body.parameters()), torch.optim.SGD(head.parameters())]
+
+
+def head_trained() -> Made:
+    """The encoder gets gradients for nothing."""
+    _, head, model = two_parts()
+    return model, [torch.optim.SGD(head.parameters())]
+
+
+def frozen() -> Made:
+    body, head, model = two_parts()
+    body.requires_grad_(False)
+    return model, [torch.optim.SGD(head.parameters())]
+
+
+def with_a_stray_bias() -> Made:
+    """A few numbers without an optimizer are not worth a word."""
+    body, head, model = two_parts()
+    return model, [torch.optim.SGD([body.weight, head.weight, head.bias])]
+
+
+def trained_through_copies() -> Made:
+    """As by optimizers with master weights, who write what they have computed into the model's."""
+    _, _, model = two_parts()
+    return model, [torch.optim.SGD([one.detach().clone().requires_grad_() for one in model.parameters()])]
+
+
+def double() -> Made:
+    model, optimizers = all_trained()
+    return model.double(), optimizers
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (all_trained, set()),
+        (trained_by_two, set()),
+        (head_trained, {"untrained-gradients"}),
+        (frozen, set()),
+        (with_a_stray_bias, set()),
+        (trained_through_copies, set()),
+        (double, {"double-precision"}),
+    ],
+)
+def test_what_a_model_is_like(make: Callable[[], Made], expected: set[str]) -> None:
+    """After a step, whose gradients are still there."""
+    model, optimizers = make()
+    habits = ModelHabits()
+    habits.called(model)
+    model(torch.randn(2, 8, dtype=next(model.parameters()).dtype)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        habits.stepped(optimizer)
+
+    assert habits.found() == expected
+
+
+def test_a_script_with_very_many_modules_has_no_model() -> None:
+    """And what is gone is forgotten."""
+    habits = ModelHabits()
+    modules = [nn.Linear(1, 1).double() for _ in range(20)]
+    for module in modules:
+        habits.called(module)
+    assert habits.found() == set()
+    del modules[10:], module
+    assert habits.found() == {"double-precision"}
+
+
+def test_the_timeline_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimizer that steps later in the step is known from the next look on."""
+    told: list[list[str]] = []
+
+    class Writer:
+        def settings(self, names: list[str]) -> None:
+            told.append(names)
+
+    monkeypatch.setattr(recorder, "timeline", Writer)
+    model, (first, second) = trained_by_two()
+    watch = SettingsWatch(ModelHabits)
+    for number in range(1, 6):
+        watch.called(model)
+        model(torch.randn(2, 8)).sum().backward()
+        watch.stepped(first)
+        watch.step_ended(number)
+        watch.stepped(second)
+
+    assert told == [["untrained-gradients"], []]
