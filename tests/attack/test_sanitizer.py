@@ -1,4 +1,4 @@
-"""The compiled scanner under the sanitizer for undefined behaviour."""
+"""The compiled scanner under the sanitizers for undefined behaviour and for addresses."""
 
 import os
 import shutil
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+LIBRARIES = {"undefined": "libubsan.so", "address": "libasan.so"}
 
 FEED = r"""
 import importlib.util, sys
@@ -24,24 +26,39 @@ for digits in (*range(1, 25), 100):
             for cut in (len(event), len(event) // 2):
                 scanner.feed(event + bytes(32), 0, cut, 0, 2**62)
             scanner.finish()
+pair = b'{"ph":"X", "name":"a name of sixteen", "ts": 1700000000000000.125, "args": {"seq": 12345678,  "grid": [1, 2], "name": "k"} },\n '
+line = pair * 2 + pair.replace(b"name", b"%s")[:-1]
+for cut in range(len(line) + 1):
+    # As few bytes as there may be behind the end, of another kind than those before it.
+    scanner = native.Scanner(("seq",), ("name",), True)
+    scanner.feed(line[:cut] + b"9" * 32, 0, cut, 0, 2**62)
+    scanner.finish()
 print("fed")
 """
 
 
+@pytest.mark.parametrize("sanitizer", ["undefined", "address"])
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_numbers_of_any_length_overflow_nothing(tmp_path: Path) -> None:
-    """Times, durations, processes, ids and args."""
+def test_nothing_overflows_and_nothing_is_read_beyond_the_end(sanitizer: str, tmp_path: Path) -> None:
+    """Numbers of any length as times, durations, processes, ids and args; events that are cut at every byte."""
     built = tmp_path / "_native.so"
     include = sysconfig.get_paths()["include"]
     source = REPOSITORY / "timeline" / "scanning" / "native.c"
-    flags = ["-g", "-O1", "-fPIC", "-shared", "-fsanitize=undefined", f"-I{include}"]
+    flags = ["-g", "-O1", "-fPIC", "-shared", f"-fsanitize={sanitizer}", f"-I{include}"]
     made = subprocess.run(["cc", *flags, str(source), "-o", str(built)], capture_output=True, text=True, check=False)
-    library = subprocess.run(["cc", "-print-file-name=libubsan.so"], capture_output=True, text=True, check=True)
+    library = subprocess.run(
+        ["cc", f"-print-file-name={LIBRARIES[sanitizer]}"], capture_output=True, text=True, check=True
+    )
     if made.returncode or not Path(library.stdout.strip()).is_absolute():
         pytest.skip("this compiler has no sanitizer")
-    environment = {**os.environ, "LD_PRELOAD": library.stdout.strip()}
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": library.stdout.strip(),
+        "PYTHONMALLOC": "malloc",  # so that each object has bounds of its own
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }
     done = subprocess.run(
         [sys.executable, "-c", FEED, built], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout == "fed\n"
+    assert done.stdout == "fed\n", done.stderr[-2000:]
     assert "runtime error" not in done.stderr

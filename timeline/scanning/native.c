@@ -13,12 +13,17 @@
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
+#include "numbers.h"
+#include "steps.h"
 
 #define PADDING 32
 #define MAX_KEYS 32
 #define KEY_SLOTS 64
 #define MAX_DEPTH 512
 #define MAX_US 9000000000000000 /* more does not fit into nanoseconds */
+/* Steps are learned until there were so many keys that none has led to. */
+#define MAX_SURPRISES 10000
+#define SURPRISES_PER_ROW 4
 
 enum { MORE = 0, ODD = 1, CLOSED = 2, STOPPED = 3, TAKEN = 4, NO_MEMORY = 5 };
 enum { KIND_INTEGER = 0, KIND_TEXT = 1 };
@@ -49,7 +54,9 @@ static int append(Growing *g, const void *data, size_t size) {
     return 0;
 }
 
-/* Texts that are kept once each, numbered in the order in which they come. */
+/* Texts that are kept once each, numbered in the order in which they come.  Behind each, in `text` and where it is looked for, so
+ * many bytes can be read. */
+#define WORD_NBYTES 8
 
 typedef struct {
     Growing text, ends; /* ends: int64, where each text ends */
@@ -59,20 +66,48 @@ typedef struct {
     uint32_t last; /* the number that was asked for last */
 } Texts;
 
-static uint64_t hash_of(const uint8_t *p, size_t n) {
-    uint64_t h = 0x9E3779B97F4A7C15ull ^ n;
-    while (n >= 8) {
-        uint64_t word;
-        memcpy(&word, p, 8);
-        h = (h ^ word) * 0xFF51AFD7ED558CCDull;
+static inline uint64_t load_word(const uint8_t *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+    return word;
+}
+
+/* The first `n` < 8 bytes of a word that can be read in full. */
+static inline uint64_t load_some(const uint8_t *p, size_t n) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return load_word(p) & ((1ull << 8 * n) - 1);
+#else
+    uint64_t word = 0;
+    memcpy(&word, p, n);
+    return word;
+#endif
+}
+
+static inline uint64_t hash_of(const uint8_t *p, size_t n, int tag) {
+    uint64_t h = 0x9E3779B97F4A7C15ull ^ n ^ (uint64_t)tag << 32, g = 0xC2B2AE3D27D4EB4Full;
+    for (; n >= 16; p += 16, n -= 16) { /* two words at a time, neither of which waits for the other */
+        h = (h ^ load_word(p)) * 0xFF51AFD7ED558CCDull;
+        g = (g ^ load_word(p + 8)) * 0xC4CEB9FE1A85EC53ull;
         h ^= h >> 32;
+        g ^= g >> 32;
+    }
+    if (n >= 8) {
+        g = (g ^ load_word(p)) * 0xC4CEB9FE1A85EC53ull;
+        g ^= g >> 32;
         p += 8;
         n -= 8;
     }
-    uint64_t word = 0;
-    memcpy(&word, p, n);
-    h = (h ^ word) * 0xC4CEB9FE1A85EC53ull;
+    h = (h ^ load_some(p, n)) * 0xC4CEB9FE1A85EC53ull ^ g;
     return h ^ (h >> 29);
+}
+
+/* Whether two texts of one length are the same. */
+static inline int is_same(const uint8_t *a, const uint8_t *b, size_t n) {
+    if (n < 8) return load_some(a, n) == load_some(b, n);
+    if (n > 32) return !memcmp(a, b, n);
+    for (size_t i = 0; i + 8 < n; i += 8)
+        if (load_word(a + i) != load_word(b + i)) return 0;
+    return load_word(a + n - 8) == load_word(b + n - 8);
 }
 
 static int is_utf8(const uint8_t *p, size_t n) {
@@ -125,26 +160,32 @@ static int widen(Texts *t) {
     return 0;
 }
 
-/* The number of a text; -1 if it is new and no UTF-8, -2 without memory. */
-static int64_t number_of(Texts *t, const uint8_t *p, size_t n) {
-    if (t->last < t->count) { /* often the same as before */
-        int64_t start = text_start(t, t->last), end = ((const int64_t *)t->ends.data)[t->last];
-        if ((size_t)(end - start) == n && (!n || !memcmp(t->text.data + start, p, n))) return t->last;
-    }
-    uint64_t hash = hash_of(p, n);
+/* Whether a text is `tag`, unless that is 0, and what follows it. */
+static inline int is_text(const Texts *t, uint32_t number, const uint8_t *p, size_t n, int tag) {
+    int64_t start = text_start(t, number), end = ((const int64_t *)t->ends.data)[number];
+    if ((size_t)(end - start) != n + (tag != 0)) return 0;
+    const uint8_t *text = (const uint8_t *)t->text.data + start;
+    if (tag && *text++ != tag) return 0;
+    return is_same(text, p, n);
+}
+
+/* The number of a text, with `tag` in front unless that is 0; -1 if it is new and no UTF-8, -2 without memory. */
+static int64_t number_of(Texts *t, const uint8_t *p, size_t n, int tag) {
+    if (t->last < t->count && is_text(t, t->last, p, n, tag)) return t->last; /* often the same as before */
+    uint64_t hash = hash_of(p, n, tag);
     if (!t->slots && widen(t) < 0) return -2;
     uint32_t at = (uint32_t)hash & t->mask;
     while (t->slots[at]) {
         uint32_t number = t->slots[at] - 1;
-        if (t->hashes[number] == hash) {
-            int64_t start = text_start(t, number), end = ((const int64_t *)t->ends.data)[number];
-            if ((size_t)(end - start) == n && (!n || !memcmp(t->text.data + start, p, n))) return t->last = number;
-        }
+        if (t->hashes[number] == hash && is_text(t, number, p, n, tag)) return t->last = number;
         at = (at + 1) & t->mask;
     }
     if (!is_utf8(p, n)) return -1;
     if (t->count >= INT32_MAX - 1) return -2;
-    if (append(&t->text, p, n) < 0) return -2;
+    char first = (char)tag;
+    if (grow(&t->text, n + 1 + WORD_NBYTES) < 0) return -2;
+    append(&t->text, &first, tag != 0);
+    append(&t->text, p, n);
     int64_t end = (int64_t)t->text.used;
     if (append(&t->ends, &end, sizeof end) < 0) return -2;
     t->hashes[t->count] = hash;
@@ -166,6 +207,7 @@ static void free_texts(Texts *t) {
 enum { PHASE, NAME, CATEGORY, PROCESS, THREAD, ID, START, DURATION, ARGS_START, ARGS_NBYTES, COLUMNS };
 static const char *const COLUMN_NAMES[COLUMNS] = {"phase", "name", "category", "process", "thread",
                                                   "id", "start", "duration", "args_start", "args_nbytes"};
+static const size_t COLUMN_NBYTES[COLUMNS] = {1, 4, 4, 4, 4, 4, 8, 8, 8, 4};
 
 typedef struct {
     char name[64];
@@ -181,9 +223,12 @@ typedef struct {
     Texts texts[ID + 1]; /* for NAME, CATEGORY, PROCESS, THREAD and ID */
     Key keys[MAX_KEYS];
     int key_count, with_ids;
+    uint64_t text_keys; /* a bit a key of KIND_TEXT */
     int8_t first_of[KEY_SLOTS], next_of[MAX_KEYS]; /* keys of a slot, -1 at the end */
-    uint32_t rows;
-    Growing scratch, tagged;
+    uint32_t rows, room; /* room: of the columns */
+    Growing scratch;
+    Steps steps;
+    uint64_t surprises; /* keys that no step has led to */
 } Scanner;
 
 /* Tells most keys from each other; `p` has at least one byte. */
@@ -372,7 +417,7 @@ value:
         if ((status = skip_word(&p, e, "null", 4)) != TAKEN) return status;
         break;
     default:
-        if ((status = skip_number(&p, e)) != TAKEN) return status;
+        if (!skip_digits(&p, e) && (status = skip_number(&p, e)) != TAKEN) return status;
     }
 after:
     if (!depth) {
@@ -414,11 +459,20 @@ static int take_slice(const uint8_t **position, const uint8_t *e, Slice *slice) 
         slice->end = p++;
     } else {
         slice->start = p;
-        if ((status = skip_value(&p, e)) != TAKEN) return status;
+        if (!skip_digits(&p, e) && (status = skip_value(&p, e)) != TAKEN) return status;
         slice->end = p;
     }
     *position = p;
     return TAKEN;
+}
+
+/* A value that nobody asks for: mostly a number or a text. */
+static inline int pass_value(const uint8_t **position, const uint8_t *e) {
+    int status, escaped;
+    if (**position != '"') return skip_digits(position, e) ? TAKEN : skip_value(position, e);
+    const uint8_t *p = *position + 1;
+    if ((status = find_quote(&p, e, &escaped)) == TAKEN) *position = p + 1;
+    return status;
 }
 
 /* A JSON integer of at most 18 digits; ODD for anything else. */
@@ -511,7 +565,7 @@ static int unescape(Scanner *s, Slice slice, const uint8_t **text, size_t *size)
         return 0;
     }
     s->scratch.used = 0;
-    if (grow(&s->scratch, (size_t)(slice.end - slice.start)) < 0) return -1;
+    if (grow(&s->scratch, (size_t)(slice.end - slice.start) + WORD_NBYTES) < 0) return -1;
     uint8_t *out = (uint8_t *)s->scratch.data;
     for (const uint8_t *p = slice.start; p < slice.end;) {
         if (*p != '\\') {
@@ -564,160 +618,215 @@ static int64_t number_of_slice(Scanner *s, Texts *texts, Slice slice, int tagged
     const uint8_t *text;
     size_t size;
     if (unescape(s, slice, &text, &size) < 0) return -2;
-    if (!tagged) return number_of(texts, text, size);
-    s->tagged.used = 0;
-    if (grow(&s->tagged, size + 1) < 0) return -2;
-    uint8_t *tagged_text = (uint8_t *)s->tagged.data;
-    tagged_text[0] = slice.is_string ? 's' : 'i';
-    memcpy(tagged_text + 1, text, size);
-    return number_of(texts, tagged_text, size + 1);
+    return number_of(texts, text, size, !tagged ? 0 : slice.is_string ? 's' : 'i');
 }
 
-enum { HAS_PHASE = 1, HAS_NAME = 2, HAS_CATEGORY = 4, HAS_PROCESS = 8, HAS_THREAD = 16, HAS_ID = 32, HAS_TS = 64,
-       HAS_DUR = 128, HAS_ARGS = 256 };
+/* What the value of a key is: a column up to ID, or one of these; in args the number of a key that is kept, or one of the last two. */
+enum { TS = ID + 1, DUR, ARGS, END = -1, OTHER = -2 };
+#define HAS(what) (1ull << (what))
 
 typedef struct {
     Slice slices[ID + 1];
     int64_t start, duration;
     const uint8_t *args, *args_end;
     Slice values[MAX_KEYS];
-    uint64_t has;      /* HAS_* */
-    uint64_t has_keys; /* a bit a key */
+    int64_t integers[MAX_KEYS];
+    uint64_t has;          /* HAS(...) */
+    uint64_t has_keys;     /* a bit a key */
+    uint64_t has_integers; /* of those that are in `integers` */
 } Found;
 
-static int take_args(Scanner *s, const uint8_t **position, const uint8_t *e, Found *found) {
-    const uint8_t *p = *position;
-    int status, escaped;
-    if (*p != '{' || !s->key_count) return skip_value(position, e);
-    p = skip_space(p + 1, e);
+static int what_in_event(const uint8_t *key, size_t length) {
+    switch (length) {
+    case 2:
+        if (key[0] == 'p' && key[1] == 'h') return PHASE;
+        if (key[0] == 't' && key[1] == 's') return TS;
+        if (key[0] == 'i' && key[1] == 'd') return ID;
+        break;
+    case 3:
+        if (!memcmp(key, "cat", 3)) return CATEGORY;
+        if (!memcmp(key, "pid", 3)) return PROCESS;
+        if (!memcmp(key, "tid", 3)) return THREAD;
+        if (!memcmp(key, "dur", 3)) return DUR;
+        break;
+    case 4:
+        if (!memcmp(key, "name", 4)) return NAME;
+        if (!memcmp(key, "args", 4)) return ARGS;
+        break;
+    }
+    return OTHER;
+}
+
+static int what_in_args(const Scanner *s, const uint8_t *key, size_t length) {
+    int which = length ? s->first_of[slot_of(key, length)] : -1;
+    while (which >= 0 && (s->keys[which].length != length || memcmp(s->keys[which].name, key, length)))
+        which = s->next_of[which];
+    return which < 0 ? OTHER : which;
+}
+
+/* From behind a value or an opening brace to the next value, or behind the closing brace. */
+static int read_key(Scanner *s, const uint8_t **position, const uint8_t *e, int is_first, int is_args, int *what) {
+    int status, escaped = 0;
+    const uint8_t *p = skip_space(*position, e);
     if (p >= e) return MORE;
     if (*p == '}') {
+        *what = END;
         *position = p + 1;
         return TAKEN;
     }
-    for (;;) {
-        if (*p != '"') return ODD;
-        const uint8_t *key = ++p;
-        escaped = 0;
-        if ((status = find_quote(&p, e, &escaped)) != TAKEN) return status;
-        size_t length = (size_t)(p - key);
-        if (escaped) {
-            Slice slice = {key, p, 1, 1};
-            if (unescape(s, slice, &key, &length) < 0) return NO_MEMORY;
-        }
-        p = skip_space(p + 1, e);
-        if (p >= e) return MORE;
-        if (*p != ':') return ODD;
-        p = skip_space(p + 1, e);
-        if (p >= e) return MORE;
-        int which = length ? s->first_of[slot_of(key, length)] : -1;
-        while (which >= 0 && (s->keys[which].length != length || memcmp(s->keys[which].name, key, length)))
-            which = s->next_of[which];
-        if (which < 0) status = skip_value(&p, e);
-        else {
-            found->has_keys |= 1ull << which; /* of two the last counts */
-            status = take_slice(&p, e, &found->values[which]);
-        }
-        if (status != TAKEN) return status;
-        p = skip_space(p, e);
-        if (p >= e) return MORE;
-        if (*p == '}') {
-            *position = p + 1;
-            return TAKEN;
-        }
+    if (!is_first) {
         if (*p != ',') return ODD;
         p = skip_space(p + 1, e);
         if (p >= e) return MORE;
+    }
+    if (*p != '"') return ODD;
+    const uint8_t *key = ++p;
+    if ((status = find_quote(&p, e, &escaped)) != TAKEN) return status;
+    size_t length = (size_t)(p - key);
+    if (escaped) {
+        if (!is_args) return ODD;
+        Slice slice = {key, p, 1, 1};
+        if (unescape(s, slice, &key, &length) < 0) return NO_MEMORY;
+    }
+    p = skip_space(p + 1, e);
+    if (p >= e) return MORE;
+    if (*p != ':') return ODD;
+    p = skip_space(p + 1, e);
+    if (p >= e) return MORE;
+    *what = is_args ? what_in_args(s, key, length) : what_in_event(key, length);
+    *position = p;
+    return TAKEN;
+}
+
+/* Where no step leads on.  A file whose keys are always others is not worth remembering. */
+static int read_and_learn(Scanner *s, const uint8_t **position, const uint8_t *e, int is_args, unsigned *step, int *what) {
+    const uint8_t *text = *position;
+    int is_first = *step < EVENT_SOMEWHERE;
+    int status = read_key(s, position, e, is_first, is_args, what);
+    if (status != TAKEN) return status;
+    unsigned previous = *step;
+    *step = is_args ? ARGS_SOMEWHERE : EVENT_SOMEWHERE;
+    if (s->surprises++ < MAX_SURPRISES + (uint64_t)s->rows * SURPRISES_PER_ROW) {
+        size_t length = (size_t)(*position - text);
+        *step = learn_step(&s->steps, previous, text, length, *what, is_args, hash_of(text, length, is_args));
+    }
+    return TAKEN;
+}
+
+/* As read_key, by way of the steps that came next before. */
+static inline int next_key(Scanner *s, const uint8_t **position, const uint8_t *e, int is_args, unsigned *step, int *what) {
+    const uint8_t *p = *position;
+    if (e - p > STEP_NBYTES) {
+        const uint8_t *next = s->steps.steps[*step].next;
+        for (int way = 0; way < MAX_NEXT && next[way]; way++) {
+            const Step *candidate = &s->steps.steps[next[way]];
+            if (!is_step(candidate, p)) continue;
+            p += candidate->length;
+            if (*p <= ' ' && candidate->what != END) break; /* there is more space than there was */
+            *step = next[way];
+            *what = candidate->what;
+            *position = p;
+            return TAKEN;
+        }
+    }
+    return read_and_learn(s, position, e, is_args, step, what);
+}
+
+static int take_args(Scanner *s, const uint8_t **position, const uint8_t *e, Found *found) {
+    unsigned step = ARGS_BEGIN;
+    int status, what = OTHER;
+    if (**position != '{' || !s->key_count) return skip_value(position, e);
+    const uint8_t *p = *position + 1;
+    for (;;) {
+        if ((status = next_key(s, &p, e, 1, &step, &what)) != TAKEN) return status;
+        if (what == END) {
+            *position = p;
+            return TAKEN;
+        }
+        if (what == OTHER) status = pass_value(&p, e);
+        else {
+            uint64_t bit = 1ull << what;
+            found->has_keys |= bit; /* of two the last counts */
+            if (s->keys[what].kind == KIND_INTEGER && take_integer(&p, e, &found->integers[what])) {
+                found->has_integers |= bit;
+                continue;
+            }
+            found->has_integers &= ~bit;
+            status = take_slice(&p, e, &found->values[what]);
+        }
+        if (status != TAKEN) return status;
     }
 }
 
 static int take_event(Scanner *s, const uint8_t **position, const uint8_t *e, Found *found) {
-    const uint8_t *p = *position;
-    int status;
-    found->has = 0;
-    found->has_keys = 0;
+    const uint8_t *p = *position + 1;
+    unsigned step = EVENT_BEGIN;
+    int status, what = OTHER;
+    found->has = found->has_keys = found->has_integers = 0;
     found->args = found->args_end = p;
-    p = skip_space(p + 1, e);
-    if (p >= e) return MORE;
-    if (*p == '}') {
-        *position = p + 1;
-        return TAKEN;
-    }
     for (;;) {
-        if (*p != '"') return ODD;
-        const uint8_t *key = ++p;
-        int escaped = 0;
-        if ((status = find_quote(&p, e, &escaped)) != TAKEN) return status;
-        if (escaped) return ODD;
-        size_t length = (size_t)(p - key);
-        p = skip_space(p + 1, e);
-        if (p >= e) return MORE;
-        if (*p != ':') return ODD;
-        p = skip_space(p + 1, e);
-        if (p >= e) return MORE;
-        uint64_t which = 0;
-        int column = -1;
-        switch (length) {
-        case 2:
-            if (key[0] == 'p' && key[1] == 'h') which = HAS_PHASE, column = PHASE;
-            else if (key[0] == 't' && key[1] == 's') which = HAS_TS;
-            else if (key[0] == 'i' && key[1] == 'd') which = HAS_ID, column = ID;
-            break;
-        case 3:
-            if (!memcmp(key, "cat", 3)) which = HAS_CATEGORY, column = CATEGORY;
-            else if (!memcmp(key, "pid", 3)) which = HAS_PROCESS, column = PROCESS;
-            else if (!memcmp(key, "tid", 3)) which = HAS_THREAD, column = THREAD;
-            else if (!memcmp(key, "dur", 3)) which = HAS_DUR;
-            break;
-        case 4:
-            if (!memcmp(key, "name", 4)) which = HAS_NAME, column = NAME;
-            else if (!memcmp(key, "args", 4)) which = HAS_ARGS;
-            break;
+        if ((status = next_key(s, &p, e, 0, &step, &what)) != TAKEN) return status;
+        if (what == END) {
+            *position = p;
+            return TAKEN;
         }
-        if (found->has & which) return ODD;
-        found->has |= which;
-        if (column >= 0) {
-            Slice *slice = &found->slices[column];
+        if (what == OTHER) {
+            if ((status = pass_value(&p, e)) != TAKEN) return status;
+            continue;
+        }
+        if (found->has & HAS(what)) return ODD;
+        found->has |= HAS(what);
+        if (what <= ID) {
+            Slice *slice = &found->slices[what];
             if ((status = take_slice(&p, e, slice)) != TAKEN) return status;
-            if (column == PROCESS || column == THREAD || column == ID) {
+            if (what == PROCESS || what == THREAD || what == ID) {
                 int64_t value;
                 if (!slice->is_string && (read_integer(*slice, &value) != TAKEN || (*slice->start == '-' && !value)))
                     return ODD;
             } else if (!slice->is_string) return ODD;
-        } else if (which == HAS_ARGS) {
+        } else if (what == ARGS) {
             found->args = p;
             if ((status = take_args(s, &p, e, found)) != TAKEN) return status;
             found->args_end = p;
-        } else if (which) {
+        } else {
+            int64_t *ns = what == TS ? &found->start : &found->duration;
+            if (take_time(&p, e, MAX_US, ns)) continue;
             Slice slice;
             if ((status = take_slice(&p, e, &slice)) != TAKEN) return status;
-            if (read_time(slice, which == HAS_TS ? &found->start : &found->duration) != TAKEN) return ODD;
-        } else if ((status = skip_value(&p, e)) != TAKEN) return status;
-        p = skip_space(p, e);
-        if (p >= e) return MORE;
-        if (*p == '}') {
-            *position = p + 1;
-            return TAKEN;
+            if (read_time(slice, ns) != TAKEN) return ODD;
         }
-        if (*p != ',') return ODD;
-        p = skip_space(p + 1, e);
-        if (p >= e) return MORE;
     }
 }
 
-static int put(Scanner *s, int column, const void *value, size_t size) { return append(&s->columns[column], value, size); }
+static int widen_columns(Scanner *s) {
+    size_t room = s->room ? s->room + s->room / 2 : 512;
+    if (room > UINT32_MAX) room = UINT32_MAX;
+    for (int i = 0; i < COLUMNS; i++) {
+        if (i == ID && !s->with_ids) continue;
+        char *data = realloc(s->columns[i].data, room * COLUMN_NBYTES[i]);
+        if (!data) return -1;
+        s->columns[i].data = data;
+    }
+    s->room = (uint32_t)room;
+    return 0;
+}
 
 /* Everything is looked up before anything is stored: an odd event leaves no row, though texts of it may stay. */
 static int store_event(Scanner *s, Found *found, int64_t args_start) {
     int32_t numbers[ID + 1];
     int32_t texts_of_keys[MAX_KEYS];
-    static const Slice empty = {(const uint8_t *)"", (const uint8_t *)"", 1, 0};
-    static const Slice zero = {(const uint8_t *)"0", (const uint8_t *)"0" + 1, 0, 0};
+    static const uint8_t none[1 + WORD_NBYTES] = "0";
+    static const Slice empty = {none, none, 1, 0}, zero = {none, none + 1, 0, 0};
     uint8_t phase = 0;
-    if (found->has & HAS_PHASE) {
+    if (found->has & HAS(PHASE)) {
         Slice slice = found->slices[PHASE];
-        if (slice.escaped) return ODD;
-        if (slice.end - slice.start == 1) phase = *slice.start;
+        if (slice.escaped) { /* of those a backslash or a quote can only be written so */
+            const uint8_t *text;
+            size_t size;
+            if (unescape(s, slice, &text, &size) < 0) return NO_MEMORY;
+            if (size != 1 || *text < ' ' || *text >= 0x7F) return ODD;
+            phase = *text;
+        } else if (slice.end - slice.start == 1) phase = *slice.start;
         if (phase >= 0x7F) return ODD;
         if (slice.end - slice.start > 1 && !is_utf8(slice.start, (size_t)(slice.end - slice.start))) return ODD;
     }
@@ -725,7 +834,7 @@ static int store_event(Scanner *s, Found *found, int64_t args_start) {
         int tagged = column == PROCESS || column == THREAD || column == ID;
         Slice slice;
         numbers[column] = -1;
-        if (found->has & (1ull << column)) slice = found->slices[column];
+        if (found->has & HAS(column)) slice = found->slices[column];
         else if (column == ID) continue;
         else slice = tagged ? zero : empty;
         if (column == ID && slice.is_string && slice.start == slice.end) continue;
@@ -741,39 +850,41 @@ static int store_event(Scanner *s, Found *found, int64_t args_start) {
         if (number == -2) return NO_MEMORY;
         numbers[column] = (int32_t)number;
     }
-    for (int i = 0; i < s->key_count; i++)
-        if ((found->has_keys >> i & 1) && s->keys[i].kind == KIND_TEXT) {
-            Slice slice = found->values[i];
-            if (!slice.is_string && *slice.start == 'n') { /* null: as if it were not there */
-                found->has_keys &= ~(1ull << i);
-                continue;
-            }
-            if (!slice.is_string && slice.end - slice.start == 2 && !memcmp(slice.start, "-0", 2)) slice.start++;
-            int64_t number = number_of_slice(s, &s->keys[i].texts, slice, 0);
-            if (number == -1) return ODD;
-            if (number == -2) return NO_MEMORY;
-            texts_of_keys[i] = (int32_t)number;
+    for (uint64_t rest = found->has_keys & s->text_keys; rest; rest &= rest - 1) {
+        int i = __builtin_ctzll(rest);
+        Slice slice = found->values[i];
+        if (!slice.is_string && *slice.start == 'n') { /* null: as if it were not there */
+            found->has_keys &= ~(1ull << i);
+            continue;
         }
-    int64_t nbytes = found->has & HAS_ARGS ? found->args_end - found->args : 0;
-    int32_t args_nbytes = (int32_t)nbytes;
-    int64_t start = found->has & HAS_TS ? found->start : 0, duration = found->has & HAS_DUR ? found->duration : 0;
-    if (!nbytes) args_start = -1;
-    if (s->rows == UINT32_MAX) return NO_MEMORY;
-    if (put(s, PHASE, &phase, 1) < 0 || put(s, START, &start, 8) < 0 || put(s, DURATION, &duration, 8) < 0 ||
-        put(s, ARGS_START, &args_start, 8) < 0 || put(s, ARGS_NBYTES, &args_nbytes, 4) < 0)
-        return NO_MEMORY;
-    for (int column = NAME; column <= ID; column++) {
-        if (column == ID && !s->with_ids) continue;
-        if (put(s, column, &numbers[column], 4) < 0) return NO_MEMORY;
+        if (!slice.is_string && slice.end - slice.start == 2 && !memcmp(slice.start, "-0", 2)) slice.start++;
+        int64_t number = number_of_slice(s, &s->keys[i].texts, slice, 0);
+        if (number == -1) return ODD;
+        if (number == -2) return NO_MEMORY;
+        texts_of_keys[i] = (int32_t)number;
     }
-    for (int i = 0; i < s->key_count; i++) {
+    int64_t nbytes = found->has & HAS(ARGS) ? found->args_end - found->args : 0;
+    int32_t args_nbytes = (int32_t)nbytes;
+    int64_t start = found->has & HAS(TS) ? found->start : 0, duration = found->has & HAS(DUR) ? found->duration : 0;
+    if (!nbytes) args_start = -1;
+    if (s->rows == UINT32_MAX || (s->rows == s->room && widen_columns(s) < 0)) return NO_MEMORY;
+    uint32_t row = s->rows;
+    ((uint8_t *)s->columns[PHASE].data)[row] = phase;
+    ((int64_t *)s->columns[START].data)[row] = start;
+    ((int64_t *)s->columns[DURATION].data)[row] = duration;
+    ((int64_t *)s->columns[ARGS_START].data)[row] = args_start;
+    ((int32_t *)s->columns[ARGS_NBYTES].data)[row] = args_nbytes;
+    for (int column = NAME; column < ID + s->with_ids; column++) ((int32_t *)s->columns[column].data)[row] = numbers[column];
+    for (uint64_t rest = found->has_keys; rest; rest &= rest - 1) {
+        int i = __builtin_ctzll(rest);
         Key *key = &s->keys[i];
-        if (!(found->has_keys >> i & 1)) continue;
         if (key->kind == KIND_TEXT) {
             if (append(&key->values, &texts_of_keys[i], 4) < 0) return NO_MEMORY;
         } else {
-            int64_t value;
-            if (found->values[i].is_string || read_integer(found->values[i], &value) != TAKEN) continue;
+            int64_t value = found->integers[i];
+            if (!(found->has_integers >> i & 1) &&
+                (found->values[i].is_string || read_integer(found->values[i], &value) != TAKEN))
+                continue;
             if (append(&key->values, &value, 8) < 0) return NO_MEMORY;
         }
         if (append(&key->rows, &s->rows, 4) < 0) return NO_MEMORY;
@@ -896,6 +1007,8 @@ static int set_item(PyObject *dictionary, const char *name, PyObject *value) {
 static PyObject *Scanner_finish(Scanner *self, PyObject *Py_UNUSED(none)) {
     PyObject *columns = PyDict_New(), *texts = PyDict_New(), *keys = PyDict_New();
     if (!columns || !texts || !keys) goto failed;
+    for (int i = 0; i < COLUMNS; i++) self->columns[i].used = i == ID && !self->with_ids ? 0 : self->rows * COLUMN_NBYTES[i];
+    self->rows = self->room = 0;
     for (int i = 0; i < COLUMNS; i++)
         if (set_item(columns, COLUMN_NAMES[i], bytes_of(&self->columns[i])) < 0) goto failed;
     for (int i = NAME; i <= ID; i++)
@@ -912,7 +1025,6 @@ static PyObject *Scanner_finish(Scanner *self, PyObject *Py_UNUSED(none)) {
         PyObject *item = Py_BuildValue("NNN", rows, values, list);
         if (set_item(keys, key->name, item) < 0) goto failed;
     }
-    self->rows = 0;
     return Py_BuildValue("NNN", columns, texts, keys);
 failed:
     Py_XDECREF(columns);
@@ -930,6 +1042,7 @@ static int Scanner_init(Scanner *self, PyObject *arguments, PyObject *keywords) 
         return -1;
     self->with_ids = with_ids;
     self->key_count = 0;
+    self->text_keys = 0;
     memset(self->first_of, -1, sizeof self->first_of);
     for (int kind = KIND_INTEGER; kind <= KIND_TEXT; kind++)
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(lists[kind]); i++) {
@@ -944,6 +1057,7 @@ static int Scanner_init(Scanner *self, PyObject *arguments, PyObject *keywords) 
             memcpy(key->name, name, (size_t)size + 1);
             key->length = (size_t)size;
             key->kind = kind;
+            if (kind == KIND_TEXT) self->text_keys |= HAS(self->key_count - 1);
             /* Of two of one name the first counts. */
             int8_t *link = &self->first_of[slot_of((const uint8_t *)name, (size_t)size)];
             while (*link >= 0) link = &self->next_of[*link];
@@ -962,7 +1076,6 @@ static void Scanner_dealloc(Scanner *self) {
         free_texts(&self->keys[i].texts);
     }
     free(self->scratch.data);
-    free(self->tagged.data);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

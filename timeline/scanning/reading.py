@@ -28,9 +28,11 @@ Made = TypeVar("Made")
 Progress = Callable[[int], None]
 """Called with how many bytes were read since the last call."""
 
-#: What is read at a time, beside the event that may lie across the end.
-_BLOCK_NBYTES: Final = 4 * 1024 * 1024
+#: What is read at a time, beside the event that may lie across the end: what a core's cache holds while it is scanned.
+_BLOCK_NBYTES: Final = 512 * 1024
 _SMALLEST_BLOCK: Final = 4096
+#: As much at most while the array of events is looked for.
+_MAX_SEARCHED_BLOCK: Final = 4 * 1024 * 1024
 _PADDING: Final = 32
 #: The array of events has to begin within this, and what follows it is kept up to this.
 _MAX_AROUND: Final = 64 * 1024 * 1024
@@ -300,8 +302,9 @@ def _find_array(source: Source, read_into: Callable[[memoryview], int], block_nb
         TraceError: there is none.
     """
     data = b""
-    block = bytearray(block_nbytes)
     while len(data) < _MAX_AROUND:
+        # As much again each time, since all is searched again.
+        block = bytearray(min(max(block_nbytes, len(data)), _MAX_SEARCHED_BLOCK))
         count = read_into(memoryview(block))
         data += block[:count]
         start = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
