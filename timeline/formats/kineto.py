@@ -26,22 +26,23 @@ from ..model.trace import (
 from ..read.args import FileArgs
 from ..read.merging import Beside
 from ..read.source import Source
-from ..scanning import Events, scan_all
+from ..scanning import Events, scan_all, together
 from ..vocabulary import Category
 from . import kineto_memory
 from .base import Progress, count_up
-from .kineto_launches import BACKWARD, assemble_launches, find_launches, inside, is_loop, launched_by_backward
+from .kineto_launches import BACKWARD, TRAINING_LOOP, assemble_launches, find_launches, inside, launched_by_backward
 from .kineto_tables import (
     CATEGORIES,
     HOST_COLLECTIVE,
     NUMBER,
     RankEvents,
     among,
+    find_lanes,
     make_collectives,
     make_launches,
     make_spans,
     make_steps,
-    matching,
+    rows_matching,
 )
 
 NAME: Final = "kineto"
@@ -70,6 +71,7 @@ _RANK_IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _NCCL: Final = re.compile(r"nccl|rccl|oneccl|mscclpp", re.IGNORECASE)
 _DATA: Final = re.compile(r"^enumerate\(DataLoader\)|^DataLoader|dataloader.*__next__", re.IGNORECASE)
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#|^## optimizer ##$|^Optimizer\.zero_grad#")
+_TO_DEVICE: Final = re.compile(r"HtoD|Host -> Device", re.IGNORECASE)
 _REDUCER: Final = re.compile(r"distributed\.ddp\.reducer::|distributed::reducer::")
 
 
@@ -143,39 +145,39 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     ends = starts + events.duration[rows]
     threads = events.thread[rows].astype(np.int64) << 32 | events.process[rows]
 
+    launched, lanes = together(
+        len(rows),
+        lambda: find_launches(events, rows, is_device, among(categories, _RUNTIME)[category], starts),
+        lambda: find_lanes(events, rows, is_device),
+    )
+    is_host = ~is_device
     is_python = among(categories, {"python_function"})[category]
-    launched = find_launches(events, rows, is_device, among(categories, _RUNTIME)[category], starts)
     numbers = np.full(len(rows), NUMBER[Category.OTHER], np.int8)
-    is_backward = matching(names, BACKWARD)[name] & ~is_device & ~is_python
-    is_optimizer = matching(names, _OPTIMIZER)[name] & ~is_device
-    is_data = matching(names, _DATA)[name] & ~is_device
-    is_host_collective = matching(names, HOST_COLLECTIVE)[name] & ~is_device
-    is_nccl = matching(names, _NCCL)[name] & is_device & ~is_memory
-    is_communication = is_nccl
-    has_device = bool(is_device.any())
-    is_operator = ~is_device & among(categories, {"cpu_op", "operator"})[category]
-    if not has_device:
-        is_communication = is_host_collective
+    is_backward = rows_matching(names, BACKWARD, name) & is_host & ~is_python
+    is_optimizer = rows_matching(names, _OPTIMIZER, name) & is_host
+    is_data = rows_matching(names, _DATA, name) & is_host
+    is_communication = rows_matching(names, _NCCL, name) & is_device & ~is_memory
+    if not is_device.any():
+        is_communication = rows_matching(names, HOST_COLLECTIVE, name) & is_host
+        is_operator = is_host & among(categories, {"cpu_op", "operator"})[category]
         numbers[is_operator] = NUMBER[Category.FORWARD]
         # DDP puts reduced gradients back when backward waits for them.
-        in_backward = _on_same_thread(threads, starts, is_backward, ends) | matching(names, _REDUCER)[name]
+        in_backward = _on_same_thread(threads, starts, is_backward, ends) | rows_matching(names, _REDUCER, name)
         numbers[is_operator & in_backward] = NUMBER[Category.BACKWARD]
         numbers[is_operator & _on_same_thread(threads, starts, is_optimizer, ends)] = NUMBER[Category.OPTIMIZER]
     numbers[is_backward] = NUMBER[Category.BACKWARD]
     numbers[is_optimizer] = NUMBER[Category.OPTIMIZER]
     numbers[is_data] = NUMBER[Category.DATA]
-    if has_device:
+    if is_device.any():
         # Work on the device belongs to what the host was about when it handed it out.
-        told = is_device & (launched.times >= 0)
+        told = np.flatnonzero(is_device & (launched.times >= 0))
         numbers[told] = NUMBER[Category.FORWARD]
-        by_backward = launched_by_backward(
-            launched, is_backward, starts, ends, threads, is_loop(names)[name] & ~is_device
-        )
+        is_loop = rows_matching(names, TRAINING_LOOP, name) & is_host
+        by_backward = launched_by_backward(launched, is_backward, starts, ends, threads, is_loop)
         numbers[by_backward] = NUMBER[Category.BACKWARD]
-        in_optimizer = told & inside(launched.times, starts[is_optimizer], ends[is_optimizer])
-        numbers[in_optimizer & ~by_backward] = NUMBER[Category.OPTIMIZER]
-        to_device = matching(names, re.compile(r"HtoD|Host -> Device", re.IGNORECASE))[name] & is_memory
-        numbers[to_device] = NUMBER[Category.H2D]
+        in_optimizer = told[inside(launched.times[told], starts[is_optimizer], ends[is_optimizer])]
+        numbers[in_optimizer[~by_backward[in_optimizer]]] = NUMBER[Category.OPTIMIZER]
+        numbers[rows_matching(names, _TO_DEVICE, name) & is_memory] = NUMBER[Category.H2D]
     numbers[is_communication] = NUMBER[Category.COLLECTIVE]
     return RankEvents(
         source=source,
@@ -188,6 +190,7 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
         is_communication=is_communication,
         category=numbers,
         launches=launched,
+        lanes=lanes,
     )
 
 
@@ -222,13 +225,20 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     if not any(len(item.rows) for item in ranks):
         raise TraceError(f"{sources[0].path} holds no spans: was the profiler stopped before its first step?")
     origin_ns = min(int((item.events.start[item.rows] + item.base_ns).min()) for item in ranks if len(item.rows))
-    spans = make_spans(ranks, origin_ns)
-    collectives = make_collectives(ranks, origin_ns)
+    size = max(*(item.size for item in ranks), len(ranks), ranks[-1].rank + 1)
+    collectives, spans, launches, steps, kept_ratio, raw_args, known = together(
+        sum(len(item.rows) for item in ranks),
+        lambda: make_collectives(ranks, origin_ns),
+        lambda: make_spans(ranks, origin_ns),
+        lambda: assemble_launches(make_launches(ranks, origin_ns)),
+        lambda: make_steps(ranks, origin_ns),
+        lambda: min(map(_kept_ratio, ranks)),
+        lambda: FileArgs.of_events((item.source, item.events, item.rows) for item in ranks),
+        lambda: {Category(CATEGORIES[number]) for item in ranks for number in np.unique(item.category)},
+    )
     arrivals = collectives[["process_set", "seq", "rank"]].assign(
         arrival_ns=collectives["submitted_ns"].where(collectives["submitted_ns"] >= 0, collectives["start_ns"])
     )
-    size = max(*(item.size for item in ranks), len(ranks), ranks[-1].rank + 1)
-    known = {Category(CATEGORIES[number]) for item in ranks for number in np.unique(item.category)}
     is_epoch = origin_ns > 10**18
     return Trace(
         meta=TraceMeta(
@@ -242,21 +252,21 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             known_categories=frozenset(known - {Category.OTHER}),
             runtime="torch",
             framework="torch",
-            notes=tuple(_notes(ranks, collectives, size)),
+            notes=tuple(_notes(ranks, collectives, size, kept_ratio)),
             epoch_unix_ns=origin_ns if is_epoch else 0,
         ),
         spans=spans,
         collectives=collectives,
         tensors=TableBuilder(TENSOR_COLUMNS).finish(),
         arrivals=arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True),
-        steps=make_steps(ranks, origin_ns),
+        steps=steps,
         counters=kineto_memory.make_counters(ranks, origin_ns),
-        launches=assemble_launches(make_launches(ranks, origin_ns)),
-        raw_args=FileArgs.of_events((item.source, item.events, item.rows) for item in ranks),
+        launches=launches,
+        raw_args=raw_args,
     )
 
 
-def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int) -> list[str]:
+def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, kept_ratio: float) -> list[str]:
     notes = []
     if size > len(ranks):
         notes.append(f"{size - len(ranks)} of {size} ranks have no file here")
@@ -265,11 +275,10 @@ def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int) ->
             "no communication was found though the job has several ranks: its kernels may have unknown names "
             "(they are recognised by `nccl` or `rccl` in the name)"
         )
-    kept = min(map(_kept_ratio, ranks))
-    if kept < FILTERED_RATIO:
+    if kept_ratio < FILTERED_RATIO:
         notes.append(
-            f"this file holds {kept:.0%} of the operators that the profiler numbered: it was filtered or sampled, and kernels "
-            "are missing where the device seems idle"
+            f"this file holds {kept_ratio:.0%} of the operators that the profiler numbered: it was filtered or sampled, and "
+            "kernels are missing where the device seems idle"
         )
     if not any(item.size for item in ranks):
         notes.append("no distributedInfo: ranks are taken from file names, the number of ranks is a guess")

@@ -40,11 +40,13 @@ def find_callers(
         rows: the host's complete events.
         threads: of `rows`, as numbers that mean the same in `asked`.
     """
-    names = events.texts["name"]
+    names, name_of = events.texts["name"], events.name[rows]
 
     def is_in(pattern: re.Pattern[str]) -> list[bool]:
         matches = np.array([pattern.search(name) is not None for name in names] or [False], bool)
-        chosen = matches[events.name[rows]]
+        if not matches.any():
+            return [False] * len(kinds)
+        chosen = matches[name_of]
         covered: list[bool] = _covered(events, rows[chosen], threads[chosen], asked).tolist()
         return covered
 
@@ -62,6 +64,8 @@ def waited_between_passes(events: Events, rows: np.ndarray, threads: np.ndarray,
         threads: of `rows`.
         collectives: complete events of the host, in order of their starts.
     """
+    if not len(collectives):
+        return np.zeros(0, bool)
     names = events.texts["name"]
 
     def matching(pattern: re.Pattern[str]) -> np.ndarray:

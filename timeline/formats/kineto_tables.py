@@ -71,6 +71,8 @@ class RankEvents:
     category: np.ndarray
     """Of `rows`, as numbers of `CATEGORIES`."""
     launches: Launches
+    lanes: tuple[np.ndarray, list[str]]
+    """Of `rows`, as numbers and their names."""
 
 
 CATEGORIES: Final = tuple(str(category) for category in Category)
@@ -82,33 +84,58 @@ def matching(texts: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray:
     return np.array([pattern.search(text) is not None for text in texts] or [False], bool)
 
 
+def rows_matching(texts: Sequence[str], pattern: re.Pattern[str], numbers: np.ndarray) -> np.ndarray:
+    """Which rows have a text that the pattern is found in, given the numbers of their texts."""
+    matches = matching(texts, pattern)
+    found: np.ndarray = matches[numbers] if matches.any() else np.zeros(len(numbers), bool)
+    return found
+
+
 def among(texts: Sequence[str], names: set[str]) -> np.ndarray:
     """Which texts are one of `names`, whatever their case."""
     return np.array([text.lower() in names for text in texts] or [False], bool)
 
 
-def _lanes(item: RankEvents) -> tuple[np.ndarray, list[str]]:
-    """The lane of each span: a stream of a device, or a thread of the host."""
-    events = item.events
+def find_lanes(events: Events, rows: np.ndarray, is_device: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """The lane of each complete event, as its number and its name: a stream of a device, or a thread of the host."""
     named = events.thread_names()
     stream = events.keys["stream"]
     of_event = np.full(len(events), -1, np.int32)
     of_event[stream.rows] = stream.numbers
-    lanes: list[str] = []
+    streams, processes = len(stream.texts), max(len(events.texts["process"]), 1)
+    # Devices first, the stream of the highest number in front, then threads: as many keys as there can be lanes.
     key = np.where(
-        item.is_device,
-        -2 - of_event[item.rows].astype(np.int64),
-        events.thread[item.rows].astype(np.int64) << 31 | events.process[item.rows],
+        is_device,
+        streams - 1 - of_event[rows],
+        streams + 1 + events.thread[rows].astype(np.int64) * processes + events.process[rows],
     )
-    unique, inverse = np.unique(key, return_inverse=True)
+    unique, numbers = _numbered(key, streams + 1 + len(events.texts["thread"]) * processes)
+    lanes: list[str] = []
     for value in unique.tolist():
-        if value < 0:
-            number = -2 - value
+        if value <= streams:
+            number = streams - 1 - value
             lanes.append(f"stream {stream.texts[number]}" if number >= 0 else "device")
         else:
-            thread = events.texts["thread"][value >> 31]
-            lanes.append(named.get((value & (2**31 - 1), value >> 31), f"thread {thread}"))
-    return inverse.astype(np.int32), lanes
+            thread, process = divmod(value - streams - 1, processes)
+            lanes.append(named.get((process, thread), f"thread {events.texts['thread'][thread]}"))
+    return numbers, lanes
+
+
+def _numbered(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The different values in order, and the number of each value among them: int32.
+
+    Args:
+        values: int64, not negative and less than `count`.
+    """
+    if count > 8 * len(values):
+        unique, inverse = np.unique(values, return_inverse=True)
+        return unique, inverse.astype(np.int32)
+    is_there = np.zeros(count, bool)
+    is_there[values] = True
+    unique = np.flatnonzero(is_there)
+    number = np.zeros(count, np.int32)
+    number[unique] = np.arange(len(unique), dtype=np.int32)
+    return unique, number[values]
 
 
 def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
@@ -119,7 +146,6 @@ def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
     number_of = {kind: number for number, kind in enumerate(LaneKind)}
     for item in ranks:
         events, rows = item.events, item.rows
-        lane, lanes = _lanes(item)
         host_kind = number_of[LaneKind.HOST] if item.is_device.any() else number_of[LaneKind.COMPUTE]
         kind = np.full(len(rows), host_kind, np.int8)
         on_device = among(events.texts["category"], {"gpu_user_annotation"})[events.category[rows]]
@@ -131,7 +157,7 @@ def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
         parts.append(
             {
                 "rank": np.full(len(rows), item.rank, np.int32),
-                "lane": (lane, lanes),
+                "lane": item.lanes,
                 "lane_kind": (kind, kinds),
                 "category": (item.category, list(CATEGORIES)),
                 "name": (events.name[rows], events.texts["name"]),
@@ -148,7 +174,7 @@ def make_launches(ranks: Sequence[RankEvents], origin_ns: int) -> list[dict[str,
     """How the spans of devices were launched, by file."""
     return [
         launches_of(
-            item.rank, item.events, item.rows, item.launches, item.is_device, _lanes(item), item.base_ns - origin_ns
+            item.rank, item.events, item.rows, item.launches, item.is_device, item.lanes, item.base_ns - origin_ns
         )
         for item in ranks
         if item.is_device.any()
@@ -193,7 +219,9 @@ def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
         match = _STEP.search(name)
         if match and len(match[1]) < 18:  # noqa: PLR2004  fits into 64 bits
             number_of[number] = int(match[1])
-    is_step = np.isin(events.name[rows], list(number_of))
+    names_step = np.zeros(max(len(events.texts["name"]), 1), bool)
+    names_step[list(number_of)] = True
+    is_step = names_step[events.name[rows]]
     chosen = rows[is_step]
     chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
     # The profiler begins a step when one has ended, also when the recording ends there: nothing happens in that one.
@@ -233,10 +261,12 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
             return events.keys[key].texts_of(rows, default)
 
         names = [events.texts["name"][number] for number in events.name[rows].tolist()]
-        kinds = [
-            kind_of(told if told not in {"", "wait"} else name)
+        told_as = [
+            told if told not in {"", "wait"} else name
             for told, name in zip(text("Collective name"), _calls(item, chosen, names), strict=True)
         ]
+        kind_of_name = {name: kind_of(name) for name in set(told_as)}
+        kinds = [kind_of_name[name] for name in told_as]
         groups = [group_number.setdefault(name, len(group_number)) for name in text("Process Group Name")]
         dtypes = [_DTYPE_NAMES.get(name.lower(), name.lower()) for name in text("dtype")]
         elements = events.dense("In msg nelems")[rows]
@@ -301,8 +331,10 @@ def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> tupl
 def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[str]:
     """What tells the kind of each collective best: the call that launched it, else the kernel's own name."""
     events = item.events
-    is_call = matching(events.texts["name"], HOST_COLLECTIVE)[events.name[item.rows]] & ~item.is_device
-    calls = item.rows[is_call]
+    is_call = rows_matching(events.texts["name"], HOST_COLLECTIVE, events.name[item.rows])
+    if not is_call.any():
+        return list(names)
+    calls = item.rows[is_call & ~item.is_device]
     calls = calls[np.argsort(events.start[calls], kind="stable")]
     if not len(calls):
         return list(names)

@@ -8,6 +8,7 @@ from .events import Events
 from .odd import MAX_US, Event, OddEvents, args_of, decode_args, plain
 from .reading import has_compiled_scanner, scan, scan_all
 from .thrift import check_proportion
+from .together import together
 
 __all__ = [
     "MAX_US",
@@ -21,4 +22,5 @@ __all__ = [
     "plain",
     "scan",
     "scan_all",
+    "together",
 ]

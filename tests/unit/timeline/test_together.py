@@ -1,0 +1,38 @@
+"""Tasks side by side."""
+
+import os
+import threading
+
+import pytest
+
+from tlkit.timeline.scanning import together
+
+MANY = 1 << 20
+
+
+@pytest.mark.parametrize("rows", [0, MANY])
+def test_results_come_in_the_order_of_the_tasks(rows: int) -> None:
+    """Whichever ends first."""
+    assert together(rows, *(lambda number=number: number * number for number in range(20))) == [
+        n * n for n in range(20)
+    ]
+
+
+@pytest.mark.parametrize("rows", [0, MANY])
+def test_the_first_error_is_raised(rows: int) -> None:
+    """As if they ran one after the other."""
+
+    def fail(number: int) -> None:
+        raise ValueError(str(number))
+
+    with pytest.raises(ValueError, match="1"):
+        together(rows, lambda: None, lambda: fail(1), lambda: fail(2))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_tasks_of_long_columns_share_the_cores() -> None:
+    """Each waits for the other, which one thread alone would do for ever."""
+    meeting = threading.Barrier(2, timeout=30)
+
+    assert sorted(together(MANY, meeting.wait, meeting.wait)) == [0, 1]
+    assert together(3, threading.get_ident, threading.get_ident) == [threading.get_ident()] * 2
