@@ -185,7 +185,8 @@ class GarbageCollection:
             (each >= TOGETHER_RATIO * each.max()) & (by_rank >= SELDOM_RATIO * by_rank.max()) & (often > 1)
         )
         ranks = tuple(rank for rank, is_touched in zip(facts.ranks, touched, strict=True) if is_touched)
-        hit = float((paused.max(axis=0) > 0).mean())
+        longest = paused.max(axis=0)
+        hit = float((longest > 0).mean())
         return [
             Finding(
                 class_="compute" if len(ranks) == len(facts.ranks) else "straggler",
@@ -201,12 +202,12 @@ class GarbageCollection:
                     "steps_ratio": round(hit, 3),
                 },
                 remedy=(
-                    "gc.freeze() after the model is built, then gc.disable() and gc.collect() between epochs; and look for what "
-                    "makes so many objects in every step."
+                    "gc.freeze() after the model is built, then gc.disable(), and gc.collect() seldom, between long epochs; and "
+                    "look for what makes so many objects."
                 ),
                 sentence=(
                     f"Python's garbage collector stops the training in {hit:.0%} of the steps, "
-                    f"{milliseconds(float(pauses['dur_ns'].mean()))} at a time."
+                    f"{milliseconds(float(longest[longest > 0].mean()))} each."
                 ),
             )
         ]

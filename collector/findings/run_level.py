@@ -11,7 +11,7 @@ from ...timeline.vocabulary import Category
 from ..facts import Facts, Outcome
 from ..model.breakdown import EXPOSED, IDLE, PARTS
 from ..model.pattern import GROWING_WORDS, Pattern, find_pattern
-from ..model.peers import find_lapses
+from ..model.peers import beyond_input, find_lapses
 from ..model.steps import WARM_UP_SHARE
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
@@ -49,6 +49,7 @@ class Lapses:
             return []
         # What all ranks have in common: waiting for one of them is that one's own.
         shared = np.sum([facts.worked(part).min(axis=0) for part in PARTS], axis=0)
+        shared = beyond_input(shared, facts.cpu.input_elements.min(axis=0))
         excess = after_warm_up(find_lapses(shared, facts.mean_step_ns))
         if not excess.any():
             return _of_growth(facts)

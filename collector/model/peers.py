@@ -36,6 +36,10 @@ TOGETHER_RATIO: Final = 0.5
 #: Ranks that are slow now and then are named with those that are so more often, from this share of their excess on.
 SELDOM_RATIO: Final = 0.2
 TWICE: Final = 2
+#: Inputs that differ by less tell nothing of what an element takes.
+MIN_LARGER: Final = 0.01
+#: Into so many groups steps are put by the size of their input.
+MAX_GROUPS: Final = 100
 #: A rank that is slow in so many of the steps is slow always.
 ALWAYS_RATIO: Final = 0.8
 #: The deviation of normal noise is so many times its median absolute deviation.
@@ -117,6 +121,48 @@ def find_lapses(steps_ns: np.ndarray, step_ns: float) -> Floats:
     rest = values - smooth
     spikes = np.where(rest > max(SPIKE * spread, 2 * MIN_SPIKE_RATIO * step_ns), values - usual - excess, 0.0)
     return np.asarray(excess + np.maximum(spikes, 0.0))
+
+
+def beyond_input(work_ns: np.ndarray, elements: np.ndarray) -> Floats:
+    """Work without what a larger input than usual makes longer: float[S], ns.
+
+    A batch of longer sentences or larger images is more to compute, not a step that something holds up.  How much an element
+    takes is the median of what groups of steps with inputs of different sizes differ by (Theil and Sen), which single stalls do
+    not bend; and more input cannot take longer than by the square of its size, as attention does.
+
+    Args:
+        work_ns: float[S].
+        elements: of the input, int[S]; 0 where that is unknown.
+
+    >>> work, elements = np.array([10.0, 10, 20, 10, 40, 20, 10, 10, 20, 10]), np.array([1, 1, 2, 1, 1, 2, 1, 1, 2, 1])
+    >>> beyond_input(work, elements).tolist()
+    [10.0, 10.0, 10.0, 10.0, 40.0, 10.0, 10.0, 10.0, 10.0, 10.0]
+    """
+    work = work_ns.astype(float)
+    if len(work) < MIN_STEPS or elements.min() <= 0 or elements.min() == elements.max():
+        return work
+    groups = _groups_of_size(elements)
+    size = np.array([elements[group].mean() for group in groups])
+    level = np.array([np.median(work[group]) for group in groups])
+    first, second = np.triu_indices(len(groups), 1)
+    differ = size[second] - size[first] > MIN_LARGER * size[first]
+    if not differ.any():
+        return work
+    slope = float(np.median(((level[second] - level[first])[differ]) / (size[second] - size[first])[differ]))
+    usual_size = max(float(np.quantile(elements, USUAL_QUANTILE)), 1.0)
+    usual = float(np.quantile(work, USUAL_QUANTILE))
+    most = usual * (np.maximum(elements / usual_size, 1.0) ** 2 - 1)
+    return np.asarray(work - np.clip(slope * (elements - usual_size), 0.0, most))
+
+
+def _groups_of_size(elements: np.ndarray) -> list[np.ndarray]:
+    """Steps by the size of their input, those of one size together, at most MAX_GROUPS."""
+    order = np.argsort(elements, kind="stable")
+    bounds = np.flatnonzero(np.diff(elements[order])) + 1
+    groups = np.split(order, bounds)
+    if len(groups) <= MAX_GROUPS:
+        return groups
+    return [group for group in np.array_split(order, MAX_GROUPS) if len(group)]
 
 
 def _spread(work: Matrix, noise: Matrix) -> float:

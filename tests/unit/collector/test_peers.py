@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tlkit.collector.model.pattern import find_pattern
-from tlkit.collector.model.peers import find_excess, find_lapses
+from tlkit.collector.model.peers import beyond_input, find_excess, find_lapses
 
 #: Own work of a rank that is not slow, and the delay of one that is (ms), and what a step takes besides.
 WORK, MORE, BESIDES = 100.0, 40.0, 5.0
@@ -189,6 +189,35 @@ def test_of_few_steps_none_lapses() -> None:
 
 NUMBERS = np.arange(100, 160)
 INDEX = np.arange(60)
+
+
+@pytest.mark.parametrize("shape", ["second half", "now and then", "any size"])
+def test_larger_inputs_are_no_lapses(shape: str) -> None:
+    """Images that become larger halfway, long sentences among short ones, batches of all sizes: what they take is explained."""
+    dice = np.random.default_rng(5)
+    sizes = {
+        "second half": np.repeat([1000, 1800], 60),
+        "now and then": np.where(np.arange(120) % 40 == 7, 3000, 1000),
+        "any size": dice.integers(500, 3000, 120),
+    }[shape]
+    work = (20e6 + 30e3 * sizes) * dice.normal(1, 0.01, 120)
+    left = beyond_input(work, sizes)
+
+    assert not find_lapses(left, float(work.mean())).any()
+    # A stall is one all the same, also in a step with a large input.
+    stalled = work.copy()
+    stalled[[30, 87]] += 2.0 * work.mean()
+    found = find_lapses(beyond_input(stalled, sizes), float(work.mean()))
+    assert np.flatnonzero(found).tolist() == [30, 87]
+
+
+def test_an_input_of_one_size_explains_nothing() -> None:
+    """Nor does one that is hardly larger, or unknown."""
+    work = np.where(np.arange(60) % 20 == 3, 90e6, 30e6)
+    hardly = np.where(work > 30e6, 1005, 1000)
+    for sizes in (np.full(60, 1000), np.zeros(60, dtype=np.int64)):
+        assert (beyond_input(work, sizes) == work).all()
+    assert find_lapses(beyond_input(work, hardly), float(work.mean())).any()
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,19 @@ def test_steps_that_become_slower_are_a_trend_and_a_single_bump_is_none() -> Non
     assert not [f for f in analyze(make_trace(bumped)).findings if f.cause == "slowing-down"]
 
 
+@pytest.mark.parametrize(("larger", "expected"), [(1.0, {"slowing-down"}), (1.8, set())])
+def test_steps_with_larger_inputs_are_not_slow(larger: float, expected: set[str]) -> None:
+    """All ranks take 1.6 times as long in the second half of the run: with the same input, and with larger images."""
+    slow = HEALTHY | {"forward": 1.6 * HEALTHY["forward"], "backward": 1.6 * HEALTHY["backward"]}
+    steps = uniform(2, 30, HEALTHY)
+    for rank, after in enumerate(uniform(2, 30, slow)):
+        steps[rank] += after
+    sizes = lambda _, step: 1000.0 * (larger if step >= 30 else 1)  # noqa: E731
+    found = {finding.cause for finding in analyze(metered(steps, make_trace(steps), elements=sizes)).findings}
+
+    assert found & {"slow-stretch", "outlier-steps", "slowing-down"} == expected
+
+
 @pytest.mark.parametrize(
     ("numbers", "cause"), [(range(5, 60, 10), "periodic-stalls"), ((7, 11, 40, 52), "outlier-steps")]
 )
