@@ -55,6 +55,7 @@ class CostlySetting(StrEnum):
     EAGER_FUNCTIONS = "eager-functions"
     DOUBLE_PRECISION = "double-precision"
     UNTRAINED_GRADIENTS = "untrained-gradients"
+    MOSTLY_ZERO_GRADIENTS = "mostly-zero-gradients"
 
 
 class LaneKind(StrEnum):

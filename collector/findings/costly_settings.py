@@ -67,6 +67,11 @@ _WORDS: Final = {
         "backward computes in vain",
         "requires_grad_(False) for what is not trained, or its forward pass under torch.no_grad()",
     ),
+    CostlySetting.MOSTLY_ZERO_GRADIENTS: _Words(
+        "an embedding whose gradient is zero but for a few rows",
+        "is filled, reduced and applied in full",
+        "nn.Embedding(sparse=True), with an optimizer that takes sparse gradients (SparseAdam, SGD)",
+    ),
 }
 
 

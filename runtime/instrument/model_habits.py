@@ -1,4 +1,4 @@
-"""What a model and its optimizers are like that costs time in every step: double precision, gradients that nobody uses.
+"""What a model is like that costs time in every step: double precision, gradients that nobody uses or that are mostly zero.
 
 Looked at in the few steps in which settings are (costly_settings.py), at their end, when gradients are there and not yet cleared.
 """
@@ -15,6 +15,11 @@ from ...timeline.vocabulary import CostlySetting
 _MIN_SHARE: Final = 0.1
 #: A script that calls very many modules by themselves has no model of which anything could be said.
 _MAX_MODULES: Final = 16
+#: Elements of a table below which it does not matter how its gradient is kept.
+_MIN_TABLE: Final = 1 << 20
+#: So many rows of a table stand for all.
+_ROWS_LOOKED_AT: Final = 4096
+_MOSTLY: Final = 0.9
 
 
 class ModelHabits:
@@ -44,7 +49,11 @@ class ModelHabits:
         # Optimizers that keep parameters of their own, in another precision, update the model's through them.
         updated = [one for one in with_gradient if self._is_updated(one)]
         untrained = _elements(with_gradient) - _elements(updated) if updated else 0
-        shares = {CostlySetting.DOUBLE_PRECISION: double, CostlySetting.UNTRAINED_GRADIENTS: untrained}
+        shares = {
+            CostlySetting.DOUBLE_PRECISION: double,
+            CostlySetting.UNTRAINED_GRADIENTS: untrained,
+            CostlySetting.MOSTLY_ZERO_GRADIENTS: _elements(filter(_is_mostly_zero, self._embeddings())),
+        }
         least = max(_MIN_SHARE * _elements(parameters), 1)
         return {setting for setting, elements in shares.items() if elements >= least}
 
@@ -56,9 +65,30 @@ class ModelHabits:
                     seen.add(id(parameter))
                     yield parameter
 
+    def _embeddings(self) -> Iterator[torch.Tensor]:
+        """Weights of large tables of which a step reads some rows."""
+        found = {
+            id(part.weight): part.weight
+            for module in list(self._modules)
+            for part in module.modules()
+            if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.weight.numel() >= _MIN_TABLE
+        }
+        yield from found.values()
+
     def _is_updated(self, parameter: torch.Tensor) -> bool:
         known = self._updated.get(id(parameter))
         return known is not None and known() is parameter
+
+
+def _is_mostly_zero(table: torch.Tensor) -> bool:
+    """Whether hardly a row of a table has a gradient, and it is kept as if all had."""
+    gradient = table.grad
+    if gradient is None or gradient.layout != torch.strided or type(gradient) is not torch.Tensor:
+        return False
+    if gradient.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    some = gradient.detach()[:: max(len(gradient) // _ROWS_LOOKED_AT, 1)]
+    return float((some == 0).all(dim=1).float().mean()) >= _MOSTLY
 
 
 def _elements(parameters: Iterable[torch.Tensor]) -> int:

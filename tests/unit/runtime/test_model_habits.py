@@ -82,6 +82,41 @@ def test_what_a_model_is_like(make: Callable[[], Made], expected: set[str]) -> N
     assert habits.found() == expected
 
 
+class Tagger(nn.Module):
+    """A table and what is made of its rows; with tied weights, which every row of the table gets a gradient from."""
+
+    def __init__(self, rows: int, *, sparse: bool = False, tied: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, 32, sparse=sparse)
+        self.out = self.table.weight if tied else nn.Parameter(torch.randn(4, 32))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.table(words)
+        return found @ self.out.T
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "expected"),
+    [
+        (Tagger(40_000), 500, {"mostly-zero-gradients"}),
+        (Tagger(40_000), 200_000, set()),
+        (Tagger(1_000), 10, set()),
+        (Tagger(40_000, sparse=True), 500, set()),
+        (Tagger(40_000, tied=True), 5, set()),
+    ],
+)
+def test_tables_of_which_a_step_reads_a_few_rows(model: Tagger, words: int, expected: set[str]) -> None:
+    """Large ones, whose gradient is kept whole."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    habits = ModelHabits()
+    habits.called(model)
+    model(torch.randint(model.table.num_embeddings, (words,))).square().sum().backward()
+    optimizer.step()
+    habits.stepped(optimizer)
+
+    assert habits.found() == expected
+
+
 def test_a_script_with_very_many_modules_has_no_model() -> None:
     """And what is gone is forgotten."""
     habits = ModelHabits()
