@@ -12,10 +12,11 @@ from ..facts import Facts
 from ..model.common import common_to_all
 from ..model.intervals import intersect, of_spans, total_within
 from ..model.peers import SELDOM_RATIO, TOGETHER_RATIO
-from ..model.words import milliseconds
+from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, accumulation
 from .framework_words import Advice, advise
+from .interpreter_lock import busy_threads
 
 #: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the
 #: same twice for each state (Adam has two, momentum one).
@@ -132,6 +133,7 @@ class StarvedOfCores:
         outcome = facts.outcome(Change(work=work, latency=left, transfer=left, negotiation=left, contention=left))
         if outcome.gain < WORTH_RATIO / 2:
             return []
+        own, threads_ns = busy_threads(facts)
         return [
             Finding(
                 class_="compute",
@@ -146,19 +148,38 @@ class StarvedOfCores:
                     "by_phase_ns": {
                         str(category): round(float(facts.cpu.starved_ns[str(category)].mean())) for category in METERED
                     },
+                    "busy_threads": {"ranks": list(own), "mean_ns": round(threads_ns)},
                 },
                 remedy=(
-                    "Look with top for what else runs on the hosts and end or move it; or start fewer ranks, loader workers and "
-                    "OMP_NUM_THREADS than there are cores."
+                    f"{_look_at_threads(facts, own)}Look with top for what else runs on the hosts and end or move it; or start "
+                    "fewer ranks, loader workers and OMP_NUM_THREADS than there are cores."
                 ),
                 sentence=(
                     f"In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
                     f"{milliseconds(float(total.mean()))} for a core that something else has, and communication is held "
                     f"up in the "
-                    f"same way: {milliseconds(outcome.mean_saved_ns)} of the step together."
+                    f"same way: {milliseconds(outcome.mean_saved_ns)} of the step together.{_threads(facts, own, threads_ns)}"
                 ),
             )
         ]
+
+
+def _threads(facts: Facts, ranks: tuple[int, ...], mean_ns: float) -> str:
+    """Who among the ranks takes cores by threads that are not the training's."""
+    if not ranks:
+        return ""
+    return f" Other threads of {_processes(facts, ranks)} run for {milliseconds(mean_ns)} of each step."
+
+
+def _look_at_threads(facts: Facts, ranks: tuple[int, ...]) -> str:
+    return f"Find what the other threads of {_processes(facts, ranks)} do (py-spy dump --pid). " if ranks else ""
+
+
+def _processes(facts: Facts, ranks: tuple[int, ...]) -> str:
+    if len(ranks) == len(facts.ranks):
+        return "the ranks' own processes"
+    who = name_ranks(ranks, len(facts.ranks))
+    return f"the process{'es' if len(ranks) > 1 else ''} of {who[0].lower()}{who[1:]}"
 
 
 class GarbageCollection:

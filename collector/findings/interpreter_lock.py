@@ -93,6 +93,25 @@ class InterpreterLock:
         ]
 
 
+def busy_threads(facts: Facts) -> tuple[tuple[int, ...], float]:
+    """Ranks in whose processes other threads than the training's compute for long, and for how much of a step (mean, ns)."""
+    cpu = facts.cpu
+    if not facts.steps.count or not cpu.metered.issuperset(_PHASES):
+        return (), 0.0
+    others_ns = _others_ns(facts)
+    busy = _is_busy(facts, others_ns)
+    ranks = tuple(rank for rank, is_busy in zip(facts.ranks, busy, strict=True) if is_busy)
+    return ranks, float(others_ns[busy].mean()) if ranks else 0.0
+
+
+def _is_busy(facts: Facts, others_ns: Matrix) -> Mask:
+    others = others_ns.sum(axis=1)
+    busy: Mask = (others >= MIN_OTHERS_RATIO * (others + _own_ns(facts).sum(axis=1))) & (
+        others >= MIN_OTHERS_OF_STEP * facts.breakdown.step_ns.sum(axis=1)
+    )
+    return busy
+
+
 def _others_ns(facts: Facts) -> Matrix:
     """What the other threads of each rank's process run: float[rank, step], ns."""
     cpu = facts.cpu
@@ -114,10 +133,7 @@ def _blocked_ns(facts: Facts, part: str) -> Matrix:
 
 def _is_held(facts: Facts, others_ns: Matrix, blocked: dict[str, Matrix]) -> Mask:
     """In which processes a thread holds the lock: bool[rank]."""
-    others = others_ns.sum(axis=1)
-    much: Mask = (others >= MIN_OTHERS_RATIO * (others + _own_ns(facts).sum(axis=1))) & (
-        others >= MIN_OTHERS_OF_STEP * facts.breakdown.step_ns.sum(axis=1)
-    )
+    much = _is_busy(facts, others_ns)
     for part in _HOLDING:
         had_core = (blocked[part] + facts.cpu.running_ns[part]).sum(axis=1)
         much &= blocked[part].sum(axis=1) >= MIN_BLOCKED_RATIO * np.maximum(had_core, 1.0)

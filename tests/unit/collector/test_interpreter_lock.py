@@ -1,7 +1,8 @@
 """Threads that hold the interpreter's lock: they hold up all phases alike, and communication with them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -77,3 +78,27 @@ def test_other_threads_that_wait_or_one_phase_that_is_blocked_hold_no_lock() -> 
         run_with((0, 1), phases=()),
     ):
         assert "interpreter-lock" not in {finding.cause for finding in analysis.findings}
+
+
+def _half_of(phase: str, parts: Mapping[str, float]) -> float:
+    return parts[phase] / 2
+
+
+@pytest.mark.parametrize(
+    ("busy", "words"), [((0,), "the process of rank 0"), ((0, 1), "the ranks' own processes"), ((), "")]
+)
+def test_threads_of_ranks_that_lack_cores_are_named(busy: tuple[int, ...], words: str) -> None:
+    """They take cores, whatever else does."""
+    parts = {"forward": 30.0, "backward": 60.0, "optimizer": 5.0, "host": 2.0}
+    steps: list[list[Parts]] = [[[*parts.items(), ("wait:collective", 5.0)]] * 30 for _ in range(2)]
+    counters: dict[tuple[str, int], Callable[[dict[str, float]], float]] = {}
+    for rank in range(2):
+        for phase in ("forward", "backward"):
+            counters[f"{phase} cpu_ns", rank] = counters[f"{phase} starved_ns", rank] = partial(_half_of, phase)
+    trace = metered(steps, make_trace(steps, nbytes=4_000_000, tensors_per_collective=1), counters)
+    analysis = analyze(with_other_threads(trace, busy, 0.5, {0: 2.0, 1: 2.0}))
+    (found,) = (finding for finding in analysis.findings if finding.cause == "starved-of-cores")
+
+    assert (f"Other threads of {words} run for" in found.sentence) == bool(words)
+    assert ("py-spy" in found.remedy) == bool(words)
+    assert found.evidence["busy_threads"]["ranks"] == list(busy)
