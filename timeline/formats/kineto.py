@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +31,15 @@ from ..scanning import Events, scan_all, together
 from ..vocabulary import Category
 from . import kineto_memory
 from .base import Progress, count_up
-from .kineto_launches import BACKWARD, TRAINING_LOOP, assemble_launches, find_launches, inside, launched_by_backward
+from .kineto_launches import (
+    BACKWARD,
+    TRAINING_LOOP,
+    Launches,
+    assemble_launches,
+    find_launches,
+    inside,
+    launched_by_backward,
+)
 from .kineto_tables import (
     CATEGORIES,
     HOST_COLLECTIVE,
@@ -128,57 +137,92 @@ def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) and abs(value) < 2**62 else default
 
 
+@dataclass(slots=True)
+class _Named:
+    """What the names of the complete events tell of them, bool each, and their threads as numbers."""
+
+    is_backward: np.ndarray
+    is_optimizer: np.ndarray
+    is_data: np.ndarray
+    is_loop: np.ndarray
+    is_communication: np.ndarray
+    is_to_device: np.ndarray
+    threads: np.ndarray
+
+
+def _tell_by_name(events: Events, rows: np.ndarray, is_device: np.ndarray) -> _Named:
+    names, name = events.texts["name"], events.name[rows]
+    categories, category = events.texts["category"], events.category[rows]
+    is_host = ~is_device
+    is_memory = among(categories, _MEMORY)[category]
+    is_communication = rows_matching(names, _NCCL, name) & is_device & ~is_memory
+    if not is_device.any():
+        is_communication = rows_matching(names, HOST_COLLECTIVE, name)
+    is_python = among(categories, {"python_function"})[category]
+    return _Named(
+        is_backward=rows_matching(names, BACKWARD, name) & is_host & ~is_python,
+        is_optimizer=rows_matching(names, _OPTIMIZER, name) & is_host,
+        is_data=rows_matching(names, _DATA, name) & is_host,
+        is_loop=rows_matching(names, TRAINING_LOOP, name) & is_host,
+        is_communication=is_communication,
+        is_to_device=rows_matching(names, _TO_DEVICE, name) & is_memory,
+        threads=events.thread[rows].astype(np.int64) << 32 | events.process[rows],
+    )
+
+
+def _categories(
+    events: Events, rows: np.ndarray, is_device: np.ndarray, named: _Named, launched: Launches
+) -> np.ndarray:
+    """What each complete event belongs to, as numbers of `CATEGORIES`."""
+    numbers = np.full(len(rows), NUMBER[Category.OTHER], np.int8)
+    starts, threads = events.start[rows], named.threads
+    ends = starts + events.duration[rows]
+    is_backward, is_optimizer = named.is_backward, named.is_optimizer
+    has_device = bool(is_device.any())
+    if not has_device:
+        is_operator = among(events.texts["category"], {"cpu_op", "operator"})[events.category[rows]]
+        numbers[is_operator] = NUMBER[Category.FORWARD]
+        # DDP puts reduced gradients back when backward waits for them.
+        in_backward = _on_same_thread(threads, starts, is_backward, ends)
+        in_backward |= rows_matching(events.texts["name"], _REDUCER, events.name[rows])
+        numbers[is_operator & in_backward] = NUMBER[Category.BACKWARD]
+        numbers[is_operator & _on_same_thread(threads, starts, is_optimizer, ends)] = NUMBER[Category.OPTIMIZER]
+    numbers[is_backward] = NUMBER[Category.BACKWARD]
+    numbers[is_optimizer] = NUMBER[Category.OPTIMIZER]
+    numbers[named.is_data] = NUMBER[Category.DATA]
+    if has_device:
+        # Work on the device belongs to what the host was about when it handed it out.
+        told = np.flatnonzero(is_device & (launched.times >= 0))
+        numbers[told] = NUMBER[Category.FORWARD]
+        by_backward = launched_by_backward(launched, is_backward, starts, ends, threads, named.is_loop)
+        numbers[by_backward] = NUMBER[Category.BACKWARD]
+        in_optimizer = told[inside(launched.times[told], starts[is_optimizer], ends[is_optimizer])]
+        numbers[in_optimizer[~by_backward[in_optimizer]]] = NUMBER[Category.OPTIMIZER]
+        numbers[named.is_to_device] = NUMBER[Category.H2D]
+    numbers[named.is_communication] = NUMBER[Category.COLLECTIVE]
+    return numbers
+
+
 def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvents:
     metadata = _metadata(events)
     rank, size = _rank_and_size(source, metadata, fallback_rank)
-    categories, names = events.texts["category"], events.texts["name"]
+    categories = events.texts["category"]
     is_left_out = among(categories, _LEFT_OUT)[events.category]
     is_span = (events.phase == ord("X")) & (events.duration >= 0) & ~is_left_out
     impossible = int(((events.phase == ord("X")) & (events.duration < 0)).sum())
     if impossible:
         source.dropped["impossible_time"] += impossible
     rows = np.flatnonzero(is_span)
-    name, category = events.name[rows], events.category[rows]
-    is_device = among(categories, _DEVICE)[category]
-    is_memory = among(categories, _MEMORY)[category]
     starts = events.start[rows]
-    ends = starts + events.duration[rows]
-    threads = events.thread[rows].astype(np.int64) << 32 | events.process[rows]
-
-    launched, lanes = together(
+    category = events.category[rows]
+    is_device = among(categories, _DEVICE)[category]
+    named, launched, lanes = together(
         len(rows),
+        lambda: _tell_by_name(events, rows, is_device),
         lambda: find_launches(events, rows, is_device, among(categories, _RUNTIME)[category], starts),
         lambda: find_lanes(events, rows, is_device),
     )
-    is_host = ~is_device
-    is_python = among(categories, {"python_function"})[category]
-    numbers = np.full(len(rows), NUMBER[Category.OTHER], np.int8)
-    is_backward = rows_matching(names, BACKWARD, name) & is_host & ~is_python
-    is_optimizer = rows_matching(names, _OPTIMIZER, name) & is_host
-    is_data = rows_matching(names, _DATA, name) & is_host
-    is_communication = rows_matching(names, _NCCL, name) & is_device & ~is_memory
-    if not is_device.any():
-        is_communication = rows_matching(names, HOST_COLLECTIVE, name) & is_host
-        is_operator = is_host & among(categories, {"cpu_op", "operator"})[category]
-        numbers[is_operator] = NUMBER[Category.FORWARD]
-        # DDP puts reduced gradients back when backward waits for them.
-        in_backward = _on_same_thread(threads, starts, is_backward, ends) | rows_matching(names, _REDUCER, name)
-        numbers[is_operator & in_backward] = NUMBER[Category.BACKWARD]
-        numbers[is_operator & _on_same_thread(threads, starts, is_optimizer, ends)] = NUMBER[Category.OPTIMIZER]
-    numbers[is_backward] = NUMBER[Category.BACKWARD]
-    numbers[is_optimizer] = NUMBER[Category.OPTIMIZER]
-    numbers[is_data] = NUMBER[Category.DATA]
-    if is_device.any():
-        # Work on the device belongs to what the host was about when it handed it out.
-        told = np.flatnonzero(is_device & (launched.times >= 0))
-        numbers[told] = NUMBER[Category.FORWARD]
-        is_loop = rows_matching(names, TRAINING_LOOP, name) & is_host
-        by_backward = launched_by_backward(launched, is_backward, starts, ends, threads, is_loop)
-        numbers[by_backward] = NUMBER[Category.BACKWARD]
-        in_optimizer = told[inside(launched.times[told], starts[is_optimizer], ends[is_optimizer])]
-        numbers[in_optimizer[~by_backward[in_optimizer]]] = NUMBER[Category.OPTIMIZER]
-        numbers[rows_matching(names, _TO_DEVICE, name) & is_memory] = NUMBER[Category.H2D]
-    numbers[is_communication] = NUMBER[Category.COLLECTIVE]
+    numbers = _categories(events, rows, is_device, named, launched)
     return RankEvents(
         source=source,
         events=events,
@@ -187,7 +231,7 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
         base_ns=_integer(metadata.get("baseTimeNanoseconds"), 0),
         rows=rows,
         is_device=is_device,
-        is_communication=is_communication,
+        is_communication=named.is_communication,
         category=numbers,
         launches=launched,
         lanes=lanes,
@@ -226,18 +270,16 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         raise TraceError(f"{sources[0].path} holds no spans: was the profiler stopped before its first step?")
     origin_ns = min(int((item.events.start[item.rows] + item.base_ns).min()) for item in ranks if len(item.rows))
     size = max(*(item.size for item in ranks), len(ranks), ranks[-1].rank + 1)
-    collectives, spans, launches, steps, kept_ratio, raw_args, known = together(
+    (collectives, arrivals), spans, launches, steps, kept_ratio, raw_args, known, tensors = together(
         sum(len(item.rows) for item in ranks),
-        lambda: make_collectives(ranks, origin_ns),
+        lambda: _with_arrivals(make_collectives(ranks, origin_ns)),
         lambda: make_spans(ranks, origin_ns),
         lambda: assemble_launches(make_launches(ranks, origin_ns)),
         lambda: make_steps(ranks, origin_ns),
         lambda: min(map(_kept_ratio, ranks)),
         lambda: FileArgs.of_events((item.source, item.events, item.rows) for item in ranks),
         lambda: {Category(CATEGORIES[number]) for item in ranks for number in np.unique(item.category)},
-    )
-    arrivals = collectives[["process_set", "seq", "rank"]].assign(
-        arrival_ns=collectives["submitted_ns"].where(collectives["submitted_ns"] >= 0, collectives["start_ns"])
+        lambda: TableBuilder(TENSOR_COLUMNS).finish(),
     )
     is_epoch = origin_ns > 10**18
     return Trace(
@@ -257,13 +299,21 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         ),
         spans=spans,
         collectives=collectives,
-        tensors=TableBuilder(TENSOR_COLUMNS).finish(),
-        arrivals=arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True),
+        tensors=tensors,
+        arrivals=arrivals,
         steps=steps,
         counters=kineto_memory.make_counters(ranks, origin_ns),
         launches=launches,
         raw_args=raw_args,
     )
+
+
+def _with_arrivals(collectives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table, and when each rank arrived at what it holds: when the host launched it, or else when it began."""
+    arrivals = collectives[["process_set", "seq", "rank"]].assign(
+        arrival_ns=collectives["submitted_ns"].where(collectives["submitted_ns"] >= 0, collectives["start_ns"])
+    )
+    return collectives, arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True)
 
 
 def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, kept_ratio: float) -> list[str]:

@@ -203,17 +203,21 @@ def make_steps(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
     return assemble(STEP_COLUMNS, parts)
 
 
-def _annotations(item: RankEvents) -> np.ndarray:
-    """The host's spans without those that the profiler repeats on the device, and without frames of Python."""
-    rows = item.rows[~item.is_device]
+def _annotations(item: RankEvents, among_rows: np.ndarray | None = None) -> np.ndarray:
+    """The host's spans without those that the profiler repeats on the device, and without frames of Python.
+
+    Args:
+        among_rows: bool, of the complete events those that may be returned; all by default.
+    """
     left_out = among(item.events.texts["category"], {"gpu_user_annotation", "python_function"})
+    rows = item.rows[~item.is_device if among_rows is None else among_rows & ~item.is_device]
     chosen: np.ndarray = rows[~left_out[item.events.category[rows]]]
     return chosen
 
 
 def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
     """Spans of ProfilerStep#N and their numbers, by time."""
-    events, rows = item.events, _annotations(item)
+    events = item.events
     number_of = {}
     for number, name in enumerate(events.texts["name"]):
         match = _STEP.search(name)
@@ -221,14 +225,14 @@ def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
             number_of[number] = int(match[1])
     names_step = np.zeros(max(len(events.texts["name"]), 1), bool)
     names_step[list(number_of)] = True
-    is_step = names_step[events.name[rows]]
-    chosen = rows[is_step]
+    chosen = _annotations(item, names_step[events.name[item.rows]])
     chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
     # The profiler begins a step when one has ended, also when the recording ends there: nothing happens in that one.
     if len(chosen) > 1:
         first, last = events.start[chosen[-1]], events.start[chosen[-1]] + events.duration[chosen[-1]]
-        others = events.start[rows[~is_step]]
-        if len(others) and not ((others >= first) & (others < last)).any():
+        starts = events.start[item.rows]
+        inside = _annotations(item, (starts >= first) & (starts < last))
+        if names_step[events.name[inside]].all() and not names_step[events.name[_annotations(item)]].all():
             chosen = chosen[:-1]
     return chosen, np.array([number_of[number] for number in events.name[chosen].tolist()], np.int64)
 

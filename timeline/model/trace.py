@@ -162,6 +162,8 @@ def make_table(columns: Mapping[str, str], data: Mapping[str, object] | None = N
         if dtype == "category":
             if not isinstance(getattr(values, "dtype", None), pd.CategoricalDtype):
                 values = pd.Series(values).astype("str").astype("category")
+        elif not len(values):
+            values = np.empty(0, np.dtype(dtype))
         elif not isinstance(values, np.ndarray) or values.dtype != dtype:
             values = pd.Series(values).astype(np.dtype(dtype))
         ready[name] = values

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from .events import Events, Key
+from .together import together
 
 DTYPES: Final = {
     "phase": np.uint8,
@@ -58,38 +60,43 @@ def join(parts: Sequence[Part], before: bytes, after: bytes) -> Events:
         own_of_part.append(len(own_args))
         rows += len(part.columns["phase"])
         own_args += part.own_args
-    renumbered: dict[str, list[np.ndarray]] = {}
+    mappings = {}
     for name in _NUMBERED:
-        texts[name], renumbered[name] = _unite([part.texts[name] for part in parts])
-    columns: dict[str, np.ndarray] = {}
-    for name in DTYPES:
+        texts[name], mappings[name] = _unite([part.texts[name] for part in parts])
+
+    def column(name: str) -> np.ndarray:
         pieces = []
         for number, part in enumerate(parts):
-            # Taken out, so that only one column at a time is there twice.
+            # Taken out, so that a column is there twice for a moment only.
             piece = part.columns.pop(name)
-            if name in renumbered and number:
-                mapping = renumbered[name][number]
-                piece = np.where(piece >= 0, mapping[piece], piece) if len(mapping) else piece
+            if name in mappings and number:
+                mapping = mappings[name][number]
+                # Number -1 stands for none, and picks the last one.
+                piece = np.append(mapping, np.int32(-1))[piece] if len(mapping) else piece
             elif name == "args_start" and own_of_part[number]:
                 piece = np.where(piece < -1, piece - own_of_part[number], piece)
             pieces.append(piece)
-        columns[name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    keys = {}
-    for name in parts[0].keys:
-        of_key, mappings = _unite([part.keys[name].texts for part in parts])
-        is_text = any(part.keys[name].texts for part in parts)
-        keys[name] = Key(
-            np.concatenate(
-                [part.keys[name].rows + np.uint32(first) for part, first in zip(parts, row_of_part, strict=True)]
-            ),
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def key(name: str) -> Key:
+        found = [part.keys.pop(name) for part in parts]
+        of_key, mappings_of_key = _unite([piece.texts for piece in found])
+        is_text = any(piece.texts for piece in found)
+        return Key(
+            np.concatenate([piece.rows + np.uint32(first) for piece, first in zip(found, row_of_part, strict=True)]),
             np.concatenate(
                 [
-                    mapping[part.keys[name].numbers] if is_text and len(mapping) else part.keys[name].numbers
-                    for part, mapping in zip(parts, mappings, strict=True)
+                    mapping[piece.numbers] if is_text and len(mapping) else piece.numbers
+                    for piece, mapping in zip(found, mappings_of_key, strict=True)
                 ]
             ),
             of_key,
         )
+
+    names = list(parts[0].keys)
+    joined = together(rows, *(partial(column, name) for name in DTYPES), *(partial(key, name) for name in names))
+    columns = dict(zip(DTYPES, joined, strict=False))
+    keys = dict(zip(names, joined[len(DTYPES) :], strict=True))
     return Events(**columns, texts=texts, keys=keys, own_args=own_args, before=before, after=after, nbytes=nbytes)
 
 
