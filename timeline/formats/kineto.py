@@ -139,7 +139,7 @@ def _integer(value: Any, default: int) -> int:
 
 @dataclass(slots=True)
 class _Named:
-    """What the names of the complete events tell of them, bool each, and their threads as numbers."""
+    """What the names of the complete events tell of them, bool each; their threads as numbers, and their times."""
 
     is_backward: np.ndarray
     is_optimizer: np.ndarray
@@ -148,9 +148,11 @@ class _Named:
     is_communication: np.ndarray
     is_to_device: np.ndarray
     threads: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
 
 
-def _tell_by_name(events: Events, rows: np.ndarray, is_device: np.ndarray) -> _Named:
+def _tell_by_name(events: Events, rows: np.ndarray, is_device: np.ndarray, starts: np.ndarray) -> _Named:
     names, name = events.texts["name"], events.name[rows]
     categories, category = events.texts["category"], events.category[rows]
     is_host = ~is_device
@@ -167,6 +169,8 @@ def _tell_by_name(events: Events, rows: np.ndarray, is_device: np.ndarray) -> _N
         is_communication=is_communication,
         is_to_device=rows_matching(names, _TO_DEVICE, name) & is_memory,
         threads=events.thread[rows].astype(np.int64) << 32 | events.process[rows],
+        starts=starts,
+        ends=starts + events.duration[rows],
     )
 
 
@@ -175,8 +179,7 @@ def _categories(
 ) -> np.ndarray:
     """What each complete event belongs to, as numbers of `CATEGORIES`."""
     numbers = np.full(len(rows), NUMBER[Category.OTHER], np.int8)
-    starts, threads = events.start[rows], named.threads
-    ends = starts + events.duration[rows]
+    starts, ends, threads = named.starts, named.ends, named.threads
     is_backward, is_optimizer = named.is_backward, named.is_optimizer
     has_device = bool(is_device.any())
     if not has_device:
@@ -218,7 +221,7 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     is_device = among(categories, _DEVICE)[category]
     named, launched, lanes = together(
         len(rows),
-        lambda: _tell_by_name(events, rows, is_device),
+        lambda: _tell_by_name(events, rows, is_device, starts),
         lambda: find_launches(events, rows, is_device, among(categories, _RUNTIME)[category], starts),
         lambda: find_lanes(events, rows, is_device),
     )

@@ -448,7 +448,7 @@ key:
     goto value;
 }
 
-static int take_slice(const uint8_t **position, const uint8_t *e, Slice *slice) {
+static inline int take_slice(const uint8_t **position, const uint8_t *e, Slice *slice) {
     const uint8_t *p = *position;
     int status;
     slice->escaped = 0;

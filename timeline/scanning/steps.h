@@ -26,6 +26,7 @@ typedef struct {
     uint8_t text[STEP_NBYTES]; /* filled up with zeros */
     uint8_t length, next[MAX_NEXT]; /* numbers of steps, those known first in front, 0 at the end */
     int8_t what, is_args;
+    uint32_t first; /* a bit for each of the first 32 bytes that the text has */
 } Step;
 
 typedef struct {
@@ -38,15 +39,13 @@ typedef struct {
 static inline int is_step(const Step *step, const uint8_t *p) {
 #if defined(__SSE2__)
     const uint8_t *text = step->text;
-    unsigned length = step->length;
-#define UNLIKE_AT(at) \
-    (0xFFFF ^ (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(p + (at))), \
-                                                         _mm_loadu_si128((const __m128i *)(text + (at))))))
-    unsigned unlike = UNLIKE_AT(0);
-    if (length < 16) return !(unlike << (16 - length) & 0xFFFF);
-    for (unsigned at = 16; at + 16 < length; at += 16) unlike |= UNLIKE_AT(at);
-    return !(unlike | UNLIKE_AT(length - 16));
-#undef UNLIKE_AT
+#define LIKE_AT(at) \
+    (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(p + (at))), \
+                                               _mm_loadu_si128((const __m128i *)(text + (at)))))
+    /* Most are shorter than 32 bytes, and to compare those at once takes less than to look how long they are. */
+    if (~(LIKE_AT(0) | LIKE_AT(16) << 16) & step->first) return 0;
+    return step->length <= 32 || !memcmp(text + 32, p + 32, step->length - 32u);
+#undef LIKE_AT
 #else
     return !memcmp(step->text, p, step->length);
 #endif
@@ -68,6 +67,7 @@ static unsigned learn_step(Steps *s, unsigned previous, const uint8_t *text, siz
         Step *step = &s->steps[number];
         memcpy(step->text, text, length);
         step->length = (uint8_t)length;
+        step->first = length < 32 ? (1u << length) - 1 : UINT32_MAX;
         step->what = (int8_t)what;
         step->is_args = (int8_t)is_args;
     }
