@@ -33,11 +33,13 @@ class Case:
     size: int = 2
     also: tuple[str, ...] = ()
     """Classes that are right, too, with any cause."""
+    also_causes: tuple[str, ...] = ()
+    """Causes that are right, too, whatever their class."""
     has_load: bool = False
     """Whether other programs keep the cores busy, in both runs."""
     script: str = "train.py"
     may_lack_cores: bool = False
-    """Whether it is right, too, that the machine is loaded."""
+    """Whether it is right, too, that the machine is loaded; what is wrong has to be found beside it."""
 
     @property
     def slug(self) -> str:
@@ -61,14 +63,21 @@ class Case:
             has_load=self.has_load,
         )
 
-    def accepts(self, verdict: dict[str, Any]) -> bool:
+    def accepts(self, report: dict[str, Any]) -> bool:
         """Whether a report's verdict is right."""
-        if verdict["class"] in self.also or (self.may_lack_cores and verdict["cause"] == "starved-of-cores"):
+        verdict = report["verdict"]
+        if verdict["class"] in self.also or verdict["cause"] in self.also_causes:
             return True
+        if self.may_lack_cores and verdict["cause"] == "starved-of-cores":
+            return self.class_ == "healthy" or any(self._fits(finding) for finding in report["findings"])
+        return self._fits(verdict)
+
+    def _fits(self, finding: dict[str, Any]) -> bool:
+        """Whether it has the class and the ranks, and one of the causes."""
         return (
-            verdict["class"] == self.class_
-            and (not self.ranks or tuple(verdict["ranks"]) == self.ranks)
-            and (not self.causes or verdict["cause"] in self.causes)
+            finding["class"] == self.class_
+            and (not self.ranks or tuple(finding["ranks"]) == self.ranks)
+            and (not self.causes or finding["cause"] in self.causes)
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -1,7 +1,12 @@
 """Faults that no rule was written for, in small scripts as anybody writes them (fresh/): hooks, locks, threads, sharding.
 
 A finding that says where the time is (rank, part) without a name for the cause is right; another cause is not.
+
+Strangers are whole programs, with data, a model, an optimizer and a schedule of their own.  There are rules for what is wrong
+in them, so it has to be named; five do what looks wrong and is not.
 """
+
+from typing import Any
 
 from case import Case
 
@@ -25,10 +30,12 @@ def _case(
     on: int | None = None,
     size: int = 2,
     also: tuple[str, ...] = (),
+    also_causes: tuple[str, ...] = (),
     environment: dict[str, str] | None = None,
     arguments: tuple[str, ...] = (),
     has_load: bool = False,
     transport: str = "",
+    may_lack_cores: bool = False,
 ) -> Case:
     """A script, with its fault on rank `on` or on all."""
     is_healthy = class_ == "healthy"
@@ -46,8 +53,9 @@ def _case(
         ddp="" if recorder == "hvd" else recorder,
         size=size,
         also=also,
+        also_causes=also_causes,
         has_load=has_load,
-        may_lack_cores=is_healthy,
+        may_lack_cores=is_healthy or may_lack_cores,
         script=f"fresh/{script}.py",
     )
 
@@ -163,9 +171,82 @@ HABITS = (
         "an optimizer in Python on rank 0", "optimizer_in_python", "straggler", (), (0,), recorder="instrument", on=0
     ),
     _case("a batch sampler that sorts", "sorted_by_length", "data", (), recorder="instrument", also=("compute",)),
-    _case("validation on all ranks", "validation", "compute", _WHERE, TWO),
+    _case("validation on all ranks, Horovod", "validation", "compute", _WHERE, TWO),
     _case("validation on all ranks, recorded DDP", "validation", "compute", _WHERE, TWO, recorder="instrument"),
     _case("the largest gradients only", "top_gradients", "compute", (), TWO),
     _case("the largest gradients only, on rank 1", "top_gradients", "straggler", (), (1,), recorder="instrument", on=1),
 )
 FRESH_CASES = HOOKS + REDUCTIONS + LOOPS + DATA + RANKS + HEALTHY + HABITS
+
+
+def _stranger(
+    name: str,
+    script: str,
+    class_: str,
+    causes: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (),
+    *,
+    steps: int = 120,
+    **more: Any,
+) -> Case:
+    """A whole program, which has a length of its own."""
+    return _case(name, script, class_, causes, ranks, arguments=("--steps", str(steps)), **more)
+
+
+# What a setting costs, a run alone does not tell: on a loaded machine the load comes before it.
+STRANGERS = (
+    _stranger("support tickets", "support_tickets", "data", ("slow-loader",)),
+    _stranger(
+        "tiles from an archive",
+        "tiles_from_archive",
+        "data",
+        ("slow-loader-on-some-ranks",),
+        (1,),
+        recorder="instrument",
+    ),
+    _stranger("weight histograms", "weight_histograms", "compute", ("host-code",), TWO, recorder="instrument"),
+    _stranger("a head is trained", "finetune_head", "compute", ("costly-settings",), TWO, may_lack_cores=True),
+    _stranger(
+        "sensor windows",
+        "sensor_autoencoder",
+        "compute",
+        ("costly-settings",),
+        TWO,
+        recorder="instrument",
+        may_lack_cores=True,
+    ),
+    _stranger("click rates", "click_rate", "straggler", ("slow-host-code",), (0,), recorder="instrument", size=3),
+    _stranger("frames of speech", "speech_frames", "straggler", ("slow-forward",), (0,), steps=90),
+    _stranger("metrics of each class", "per_class_metrics", "communication", ("blocking-calls",), size=4),
+    _stranger(
+        "a language model's monitor",
+        "char_lm_monitor",
+        "straggler",
+        (),
+        (0,),
+        also_causes=("interpreter-lock",),
+    ),
+    _stranger(
+        "a recommender's items",
+        "item_embeddings",
+        "compute",
+        ("costly-settings",),
+        TWO,
+        also=("communication",),
+        may_lack_cores=True,
+    ),
+    _stranger("nodes of a graph", "graph_nodes", "compute", ("garbage-collection",), TWO, recorder="instrument"),
+    _stranger("sentences of many lengths", "translate_varlen", "healthy"),
+    _stranger("a residual network", "resnet_large_batch", "healthy", recorder="instrument"),
+    _stranger(
+        "a forecaster with callbacks",
+        "forecaster_callbacks",
+        "healthy",
+        size=3,
+        steps=140,
+        # They are short epochs, and it does collect at the end of each.
+        also_causes=("garbage-collection",),
+    ),
+    _stranger("gradients accumulated", "accumulate_ddp", "healthy", recorder="instrument", steps=160),
+    _stranger("images that grow", "progressive_resize", "healthy"),
+)

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from case import Case, read_case
-from fresh_cases import FRESH_CASES
+from fresh_cases import FRESH_CASES, STRANGERS
 from hard_cases import HARD_CASES
 from judging import Report, analyse_all
 from plain_cases import PLAIN_CASES
 from recorded import Job, is_recorded, mean_step_ms, record_all
 
-CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES
-SETS = {"all": CASES, "plain": PLAIN_CASES, "hard": HARD_CASES, "fresh": FRESH_CASES}
+CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS
+SETS = {"all": CASES, "plain": PLAIN_CASES, "hard": HARD_CASES, "fresh": FRESH_CASES, "strangers": STRANGERS}
 MAX_HEALTHY_GAIN = 0.05
 """What a healthy run may be promised."""
 MAX_GAIN_ERROR = 0.15
@@ -103,7 +103,7 @@ def _row(case: Case, judged: Sequence[tuple[Path, Report]], clean: Sequence[Repo
     after = [mean_step_ms(path / "clean") for path, _ in judged if is_recorded(path / "clean")]
     said = [
         {
-            "right": case.accepts(report["verdict"]),
+            "right": case.accepts(report),
             "found": f"{report['verdict']['class']}: {report['verdict']['cause']}",
             "ranks": report["verdict"]["ranks"],
             "predicted_gain": report["verdict"]["predicted_gain"],

@@ -48,13 +48,15 @@ class Run:
         self.step = 0
         self.ends_ns: list[int] = []
 
-    def wrap(self, model: nn.Module, **settings: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def wrap(self, model: nn.Module, optimizer: Any = None, **settings: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The model and an optimizer whose gradients are averaged.
 
         Args:
+            optimizer: of the model's parameters; SGD with momentum by default.
             settings: for DistributedDataParallel, or DistributedOptimizer.
         """
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        if optimizer is None:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         if self.hvd is None:
             return nn.parallel.DistributedDataParallel(model, **settings), optimizer
         optimizer = self.hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **settings)
