@@ -7,8 +7,7 @@ sender, receiver and tag, so that the k-th that is sent is the k-th that is rece
 import logging
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -100,17 +99,9 @@ class UnderWay:
         self._begun = None if self._device is None else self._device.mark()
         self._submitted_ns = recorder.now_ns()
 
-    @contextmanager
-    def calling(self) -> Iterator[None]:
+    def calling(self) -> "_Calling":
         """While torch's function runs; one that fails is over."""
-        here.inside, here.under_way = True, self
-        try:
-            yield
-        except BaseException:
-            self.finished()
-            raise
-        finally:
-            here.inside, here.under_way = False, None
+        return _Calling(self)
 
     def wait_args(self) -> dict[str, Any]:
         """Args of the SYNCHRONIZE of a thread that waits for it."""
@@ -143,6 +134,23 @@ class UnderWay:
     def _order(self) -> SpanOrder:
         """What runs one after the other with it."""
         raise NotImplementedError
+
+
+class _Calling:
+    """A block in which torch's function runs; no generator, for what one costs in the middle of a step."""
+
+    __slots__ = ("_under_way",)
+
+    def __init__(self, under_way: UnderWay) -> None:
+        self._under_way = under_way
+
+    def __enter__(self) -> None:
+        here.inside, here.under_way = True, self._under_way
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:
+            self._under_way.finished()
+        here.inside, here.under_way = False, None
 
 
 class Collective(UnderWay):

@@ -3,13 +3,16 @@
 Looked at in the few steps in which settings are (costly_settings.py), at their end, when gradients are there and not yet cleared.
 """
 
+import logging
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import torch
 
 from ...timeline.vocabulary import CostlySetting
+
+_log = logging.getLogger("tlkit.instrument")
 
 #: Of the model's elements so many are enough to speak of.
 _MIN_SHARE: Final = 0.1
@@ -26,24 +29,30 @@ class ModelHabits:
     """The modules that were called and the parameters that optimizers update, of one recording."""
 
     def __init__(self) -> None:
-        self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._updated: dict[int, weakref.ref[torch.Tensor]] = {}
-        """By identity: tensors are not compared, and one that is gone may have had the same."""
+        """Both by identity: neither is compared, and one that is gone may have had the same."""
 
     def called(self, module: torch.nn.Module) -> None:
         """The training thread calls a module, outside of any other."""
-        self._modules.add(module)
+        self._modules[id(module)] = weakref.ref(module)
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
         for group in getattr(optimizer, "param_groups", ()):
-            self._updated.update((id(one), weakref.ref(one)) for one in group["params"])
+            self._updated.update((id(one), weakref.ref(one)) for one in group.get("params", ()))
 
     def found(self) -> set[CostlySetting]:
-        """What is so now, at the end of a step."""
-        if len(self._modules) > _MAX_MODULES:
+        """What is so now, at the end of a step.  Of what cannot be looked at nothing is known: the training goes on."""
+        try:
+            modules = [module for kept in self._modules.values() if (module := kept()) is not None]
+            return self._found(modules) if len(modules) <= _MAX_MODULES else set()
+        except Exception:
+            _log.debug("the model cannot be looked at", exc_info=True)
             return set()
-        parameters = list(self._parameters())
+
+    def _found(self, modules: Sequence[torch.nn.Module]) -> set[CostlySetting]:
+        parameters = list({id(one): one for module in modules for one in module.parameters()}.values())
         double = _elements(one for one in parameters if one.dtype == torch.float64)
         with_gradient = [one for one in parameters if one.grad is not None]
         # Optimizers that keep parameters of their own, in another precision, update the model's through them.
@@ -52,32 +61,21 @@ class ModelHabits:
         shares = {
             CostlySetting.DOUBLE_PRECISION: double,
             CostlySetting.UNTRAINED_GRADIENTS: untrained,
-            CostlySetting.MOSTLY_ZERO_GRADIENTS: _elements(filter(_is_mostly_zero, self._embeddings())),
+            CostlySetting.MOSTLY_ZERO_GRADIENTS: _elements(filter(_is_mostly_zero, _embeddings(modules))),
         }
         least = max(_MIN_SHARE * _elements(parameters), 1)
         return {setting for setting, elements in shares.items() if elements >= least}
 
-    def _parameters(self) -> Iterator[torch.nn.Parameter]:
-        seen: set[int] = set()
-        for module in list(self._modules):
-            for parameter in module.parameters():
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield parameter
-
-    def _embeddings(self) -> Iterator[torch.Tensor]:
-        """Weights of large tables of which a step reads some rows."""
-        found = {
-            id(part.weight): part.weight
-            for module in list(self._modules)
-            for part in module.modules()
-            if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.weight.numel() >= _MIN_TABLE
-        }
-        yield from found.values()
-
     def _is_updated(self, parameter: torch.Tensor) -> bool:
         known = self._updated.get(id(parameter))
         return known is not None and known() is parameter
+
+
+def _embeddings(modules: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
+    """Weights of large tables of which a step reads some rows."""
+    parts = (part for module in modules for part in module.modules())
+    found = (part.weight for part in parts if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)))
+    return list({id(weight): weight for weight in found if weight.numel() >= _MIN_TABLE}.values())
 
 
 def _is_mostly_zero(table: torch.Tensor) -> bool:

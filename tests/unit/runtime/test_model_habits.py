@@ -1,6 +1,7 @@
 """What is seen of a model that costs time in every step, while its optimizers step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -126,6 +127,24 @@ def test_a_script_with_very_many_modules_has_no_model() -> None:
     assert habits.found() == set()
     del modules[10:], module
     assert habits.found() == {"double-precision"}
+
+
+def test_what_cannot_be_looked_at_stops_no_training() -> None:
+    """Nor do models that cannot be hashed, or optimizers of another making."""
+
+    class Strange(nn.Linear):
+        __hash__ = None  # type: ignore[assignment]
+
+        def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+            raise RuntimeError("not yet")
+
+    habits = ModelHabits()
+    model = Strange(1, 1)
+    habits.called(model)
+    for optimizer in (None, object(), SimpleNamespace(param_groups=[{}])):
+        habits.stepped(optimizer)
+
+    assert habits.found() == set()
 
 
 def test_the_timeline_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
