@@ -38,9 +38,12 @@ class ModelHabits:
         self._modules[id(module)] = weakref.ref(module)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped."""
-        for group in getattr(optimizer, "param_groups", ()):
-            self._updated.update((id(one), weakref.ref(one)) for one in group.get("params", ()))
+        """An optimizer has stepped.  Some are of another making, and their groups of any kind."""
+        try:
+            for group in getattr(optimizer, "param_groups", ()):
+                self._updated.update((id(one), weakref.ref(one)) for one in group["params"])
+        except Exception:
+            _log.debug("the optimizer cannot be looked at", exc_info=True)
 
     def found(self) -> set[CostlySetting]:
         """What is so now, at the end of a step.  Of what cannot be looked at nothing is known: the training goes on."""

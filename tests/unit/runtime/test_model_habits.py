@@ -141,7 +141,11 @@ def test_what_cannot_be_looked_at_stops_no_training() -> None:
     habits = ModelHabits()
     model = Strange(1, 1)
     habits.called(model)
-    for optimizer in (None, object(), SimpleNamespace(param_groups=[{}])):
+    for optimizer in (
+        None,
+        object(),
+        *(SimpleNamespace(param_groups=groups) for groups in (None, [{}], [[1]], [{"params": [1]}])),
+    ):
         habits.stepped(optimizer)
 
     assert habits.found() == set()

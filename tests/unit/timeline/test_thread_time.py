@@ -130,10 +130,11 @@ def test_a_thread_that_shares_its_core_has_waited_for_it(tmp_path: Path) -> None
     core = min(allowed)
     recorder.start_timeline(shard(tmp_path / "t.json"))
     between: list[int] = []
-    with subprocess.Popen(
-        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"]
-    ) as busy:
+    program = f"import os; os.sched_setaffinity(0, {{{core}}}); print('ready', flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as busy:
         try:
+            assert busy.stdout is not None
+            assert busy.stdout.readline() == b"ready\n"
             os.sched_setaffinity(0, {core})
             for _ in range(4):
                 before = waited_ns()
