@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -141,11 +142,8 @@ def test_what_cannot_be_looked_at_stops_no_training() -> None:
     habits = ModelHabits()
     model = Strange(1, 1)
     habits.called(model)
-    for optimizer in (
-        None,
-        object(),
-        *(SimpleNamespace(param_groups=groups) for groups in (None, [{}], [[1]], [{"params": [1]}])),
-    ):
+    groups: tuple[Any, ...] = (None, [{}], [[1]], [{"params": [1]}])
+    for optimizer in (None, object(), *(SimpleNamespace(param_groups=one) for one in groups)):
         habits.stepped(optimizer)
 
     assert habits.found() == set()
