@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 
 from ..timeline.model.trace import Trace, TraceMeta
+from ..timeline.vocabulary import CostlySetting
 from .model.arrays import Floats, Integers, IntMatrix, Matrix
 from .model.breakdown import IDLE, Breakdown
 from .model.cpu_time import CpuTime
+from .model.crowding import Crowd, find_crowds
 from .model.device import Device, find_device
 from .model.graph import ON_OPERATION, Graph
 from .model.host_load import HostLoad, find_host_load
@@ -81,6 +83,16 @@ class Facts:
     def host_load(self) -> HostLoad | None:
         """Who had the cores over the analysed steps, where that was recorded."""
         return find_host_load(self.trace, self.steps)
+
+    def is_on_all(self, setting: CostlySetting) -> bool:
+        """Whether all ranks have a setting that makes training slow."""
+        on = self.trace.meta.settings
+        return all(str(setting) in on.get(rank, {}) for rank in self.ranks)
+
+    @cached_property
+    def crowds(self) -> dict[int, Crowd]:
+        """The ranks whose operators have more threads than the rank has cores."""
+        return find_crowds(self.trace)
 
     @cached_property
     def loading(self) -> Loading:

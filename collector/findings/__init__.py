@@ -12,7 +12,8 @@ from .base import CLASSES, WORTH_RATIO, Finding, Rule
 from .blocked import BlockedPhases
 from .calls import BlockingCalls
 from .communication import ExposedCommunication
-from .compute import GarbageCollection, SlowOptimizer, StarvedOfCores
+from .compute import GarbageCollection, SlowOptimizer
+from .cores import StarvedOfCores, TooManyThreads
 from .costly_settings import CostlySettings
 from .data import SlowLoader, WorkerStartUp
 from .device import ExposedOnDevice, IdleDevice, SlowCopies
@@ -56,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     CostlySettings(),
     SlowOptimizer(),
     StarvedOfCores(),
+    TooManyThreads(),
     BlockedPhases(),
     InterpreterLock(),
     GarbageCollection(),

@@ -1,6 +1,6 @@
 """What a finding is, and how sure one can be of a gain."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -43,6 +43,34 @@ class Finding:
         from ..reports.html import finding_cell  # noqa: PLC0415  reports are drawn from findings
 
         return finding_cell(self)
+
+
+def promise(
+    outcome: Outcome,
+    *,
+    class_: str,
+    cause: str,
+    ranks: tuple[int, ...],
+    confidence: float,
+    remedy: str,
+    sentence: str,
+    evidence: Mapping[str, Any] | None = None,
+    order_gain: float | None = None,
+) -> Finding:
+    """A finding whose remedy does what a replay told: the gain and its interval are those of `outcome`."""
+    return Finding(
+        class_=class_,
+        cause=cause,
+        ranks=ranks,
+        predicted_gain=outcome.gain,
+        gain_interval=outcome.interval,
+        confidence=confidence,
+        evidence=dict(evidence or {}),
+        remedy=remedy,
+        sentence=sentence,
+        outcome=outcome,
+        order_gain=order_gain,
+    )
 
 
 class Rule(Protocol):

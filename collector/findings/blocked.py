@@ -11,7 +11,8 @@ from ..model.intervals import Intervals, total_within
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
+from .cores import are_in_their_own_way
 
 #: Phases in which the training thread should compute.
 _PHASES: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
@@ -39,6 +40,8 @@ class BlockedPhases:
         if facts.replay is not None and not facts.breakdown.on_device and not cpu.is_known:
             return _without_operators(facts)
         if facts.replay is None or facts.breakdown.on_device or not cpu.is_known or not cpu.knows_starved:
+            return []
+        if are_in_their_own_way(facts):
             return []
         blocked = {}
         for part in _PHASES:
@@ -74,13 +77,11 @@ class BlockedPhases:
             if is_held
             else "asleep, or waiting for a disk, a lock or another process"
         )
-        return Finding(
+        return promise(
+            outcome,
             class_="compute",
             cause=f"blocked-{part}",
             ranks=facts.ranks,
-            predicted_gain=outcome.gain,
-            gain_interval=outcome.interval,
-            outcome=outcome,
             confidence=0.7,
             evidence={
                 "blocked_by_phase_ns": {name: round(float(ns.mean())) for name, ns in blocked.items()},
@@ -114,13 +115,11 @@ def _without_operators(facts: Facts) -> list[Finding]:
         return []
     pattern = find_pattern(common[0], facts.steps.numbers)
     return [
-        Finding(
+        promise(
+            outcome,
             class_="compute",
             cause=f"blocked-{part}",
             ranks=facts.ranks,
-            predicted_gain=outcome.gain,
-            gain_interval=outcome.interval,
-            outcome=outcome,
             confidence=0.5,
             evidence={
                 "without_operator_ns": round(float(common.mean())),

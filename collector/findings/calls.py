@@ -12,7 +12,7 @@ from ..model.arrays import Matrix
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds, shorten
 from ..predict.change import Change, removed
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 from .callers import called_by_user
 from .transport import lacks_cores
 
@@ -72,7 +72,8 @@ class BlockingCalls:
 
 def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Finding | None:
     """Of one kind of caller; None if it costs little."""
-    if not mine.any() or (caller == "parameters" and lacks_cores(facts)):
+    are_buffers = caller == "parameters" and facts.trace.meta.runtime == "torch"
+    if not mine.any() or (are_buffers and lacks_cores(facts)):
         return None
     assert facts.graph is not None
     graph, operations = facts.graph, facts.graph.operations
@@ -80,7 +81,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     gone = mine & (step % SELDOM != 0) if facts.steps.count > SELDOM else mine
     work = {str(Category.OTHER): _without_code(facts, mine, around=caller == "object")}
     outcome = facts.outcome(Change(gone=gone, work=work))
-    if outcome.gain < (MIN_OF_BUFFERS if caller == "parameters" else WORTH_RATIO / 2):
+    if outcome.gain < (MIN_OF_BUFFERS if are_buffers else WORTH_RATIO / 2):
         return None
     by_step = np.bincount(step[mine], minlength=facts.steps.count).astype(float)
     pattern = find_pattern(by_step, facts.steps.numbers)
@@ -88,13 +89,11 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     places = sorted({operations.where[row] for row in np.flatnonzero(mine).tolist()} - {""})
     lines = f" ({', '.join(shorten(place, 60) for place in places[:MAX_PLACES])})" if places else ""
     count = round(usual)
-    return Finding(
+    return promise(
+        outcome,
         class_="communication",
         cause=words.cause,
         ranks=facts.ranks,
-        predicted_gain=outcome.gain,
-        gain_interval=outcome.interval,
-        outcome=outcome,
         confidence=0.85,
         evidence={
             "caller": caller,
@@ -128,17 +127,22 @@ def _without_code(facts: Facts, mine: np.ndarray, *, around: bool) -> np.ndarray
 
 
 def _between(facts: Facts, mine: np.ndarray) -> Matrix:
-    """Code between the calls of a burst: float[rank, step], ns."""
+    """Code between the calls of a burst: float[rank, step], ns.
+
+    From the end of one to the next; where the next is called before that, all are waited for together, after the last one.
+    """
     assert facts.graph is not None
     graph, operations = facts.graph, facts.graph.operations
     between = np.zeros((len(facts.ranks), facts.steps.count))
     for row in range(len(facts.ranks)):
         calls = np.flatnonzero(mine & (operations.own_end_ns[:, row] >= 0))
         order = calls[np.argsort(operations.arrival_ns[calls, row], kind="stable")]
-        end, asked = operations.own_end_ns[order[:-1], row], operations.arrival_ns[order[1:], row]
-        gap = asked - end
+        called, end = operations.arrival_ns[order[:-1], row], operations.own_end_ns[order[:-1], row]
+        asked = operations.arrival_ns[order[1:], row]
+        begun = np.where(asked < end, called, end)
+        gap = asked - begun
         inside = (gap > 0) & (gap < BURST_NS)
-        step = np.clip(np.searchsorted(graph.steps.end_ns[row], end), 0, facts.steps.count - 1)
+        step = np.clip(np.searchsorted(graph.steps.end_ns[row], begun), 0, facts.steps.count - 1)
         between[row] = np.bincount(step[inside], weights=gap[inside], minlength=facts.steps.count)
     return between
 

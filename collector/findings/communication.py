@@ -12,7 +12,7 @@ from ..model.arrays import Floats
 from ..model.breakdown import IDLE
 from ..model.words import milliseconds, shorten
 from ..predict.change import ByOperation, Change
-from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
+from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation, promise
 from .callers import GATHERED, PARAMETERS, called_by_user, is_called_by_user
 from .framework_words import Advice, advise, is_of_strategy
 from .transport import TIME_SLICE_NS, lacks_cores, others_take_cores
@@ -165,13 +165,11 @@ def _latency(facts: Facts, moving_ns: Floats, small: pd.DataFrame, all_ns: float
             "Let them travel together: larger buckets (DistributedDataParallel(bucket_cap_mb=100)), larger modules for "
             "fully_shard, one all_reduce of a flat tensor for your own."
         )
-    return Finding(
+    return promise(
+        outcome,
         class_="communication",
         cause="many-small-collectives",
         ranks=facts.ranks,
-        predicted_gain=outcome.gain,
-        gain_interval=outcome.interval,
-        outcome=outcome,
         order_gain=None if alone else OF_MODEL * outcome.gain,
         confidence=0.8 if alone else 0.6,
         evidence={**evidence, "small_collectives_per_step": round(count, 1), "latency_ns": round(latency_ns)},
@@ -246,13 +244,11 @@ def _bandwidth(
     if is_of_strategy(facts):
         remedy = advise(facts, Advice.FEWER_BYTES)
     return [
-        Finding(
+        promise(
+            outcome,
             class_="communication",
             cause="bandwidth-bound",
             ranks=facts.ranks,
-            predicted_gain=outcome.gain,
-            gain_interval=outcome.interval,
-            outcome=outcome,
             order_gain=OF_MODEL * outcome.gain,
             confidence=0.8,
             evidence={**evidence, "algbw_gbps": round(algbw, 3), "largest_tensor": biggest[0] if biggest else ""},
@@ -303,13 +299,11 @@ def _negotiation(facts: Facts, asking_ns: Floats, *, by_all: bool) -> list[Findi
         return []
     who = "Even the slowest rank waits" if by_all else "Ranks wait (mean)"
     return [
-        Finding(
+        promise(
+            outcome,
             class_="communication",
             cause="slow-negotiation",
             ranks=facts.ranks,
-            predicted_gain=outcome.gain,
-            gain_interval=outcome.interval,
-            outcome=outcome,
             confidence=0.5,
             evidence={"mean_wait_ns": round(float(asking_ns.mean()))},
             remedy=(

@@ -1,22 +1,20 @@
 """Computation that takes longer than it needs to, on every rank."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from ...timeline.model.step_loads import METERED
 from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category
 from ..facts import Facts
 from ..model.common import common_to_all
 from ..model.intervals import intersect, of_spans, total_within
 from ..model.peers import SELDOM_RATIO, TOGETHER_RATIO
-from ..model.words import milliseconds, name_ranks
+from ..model.words import milliseconds
 from ..predict.change import Change, removed
-from .base import WORTH_RATIO, Finding, accumulation
+from .base import WORTH_RATIO, Finding, accumulation, promise
 from .framework_words import Advice, advise
-from .interpreter_lock import busy_threads
 
 #: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the
 #: same twice for each state (Adam has two, momentum one).
@@ -30,8 +28,6 @@ DEVICE_GBPS: Final = 500.0
 ORDINARY_UPDATE_RATIO: Final = 0.06
 #: The same where the trace does not say how many bytes are updated.
 UNKNOWN_UPDATE_RATIO: Final = 0.15
-#: So much is starved on a machine that does what it should, as a share of the phases.
-ORDINARY_STARVED_RATIO: Final = 0.05
 
 
 class SlowOptimizer:
@@ -105,83 +101,6 @@ def _optimizer_name(facts: Facts) -> str:
     return name[:80] if name.isidentifier() else "The optimizer"
 
 
-class StarvedOfCores:
-    """Other processes take the cores that the training threads need."""
-
-    def find(self, facts: Facts) -> Sequence[Finding]:
-        """One finding if it touches all ranks (one rank alone is a straggler)."""
-        if facts.replay is None or not facts.cpu.knows_starved:
-            return []
-        total = np.zeros(facts.breakdown.step_ns.shape)
-        work: dict[str, Any] = {}
-        for category in METERED:
-            part = str(category)
-            starved = facts.cpu.starved_ns[part].astype(float)
-            if category is Category.BACKWARD:
-                starved = np.maximum(starved - facts.contention_ns, 0.0)
-            # Where all ranks lack cores, each at moments of its own, stragglers are sought without that (peers' work).
-            common = starved if facts.all_starved else np.broadcast_to(starved.min(axis=0), starved.shape)
-            beyond = np.maximum(common - ORDINARY_STARVED_RATIO * facts.part(part), 0.0)
-            total += beyond
-            work[part] = removed(facts.part(part).astype(float), beyond)
-        phases_ns = sum(float(facts.part(str(category)).sum()) for category in METERED)
-        # What is not metered, the loop and the threads that communicate, fares no better.
-        left = 1 - float(total.sum()) / max(phases_ns, 1.0)
-        if left > 1 - WORTH_RATIO / 2:
-            return []
-        work[str(Category.OTHER)] = left
-        outcome = facts.outcome(Change(work=work, latency=left, transfer=left, negotiation=left, contention=left))
-        if outcome.gain < WORTH_RATIO / 2:
-            return []
-        own, threads_ns = busy_threads(facts)
-        return [
-            Finding(
-                class_="compute",
-                cause="starved-of-cores",
-                ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
-                confidence=0.8,
-                evidence={
-                    "starved_ns": round(float(total.mean())),
-                    "by_phase_ns": {
-                        str(category): round(float(facts.cpu.starved_ns[str(category)].mean())) for category in METERED
-                    },
-                    "busy_threads": {"ranks": list(own), "mean_ns": round(threads_ns)},
-                },
-                remedy=(
-                    f"{_look_at_threads(facts, own)}Look with top for what else runs on the hosts and end or move it; or start "
-                    "fewer ranks, loader workers and OMP_NUM_THREADS than there are cores."
-                ),
-                sentence=(
-                    f"In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
-                    f"{milliseconds(float(total.mean()))} for a core that something else has, and communication is held "
-                    f"up in the "
-                    f"same way: {milliseconds(outcome.mean_saved_ns)} of the step together.{_threads(facts, own, threads_ns)}"
-                ),
-            )
-        ]
-
-
-def _threads(facts: Facts, ranks: tuple[int, ...], mean_ns: float) -> str:
-    """Who among the ranks takes cores by threads that are not the training's."""
-    if not ranks:
-        return ""
-    return f" Other threads of {_processes(facts, ranks)} run for {milliseconds(mean_ns)} of each step."
-
-
-def _look_at_threads(facts: Facts, ranks: tuple[int, ...]) -> str:
-    return f"Find what the other threads of {_processes(facts, ranks)} do (py-spy dump --pid). " if ranks else ""
-
-
-def _processes(facts: Facts, ranks: tuple[int, ...]) -> str:
-    if len(ranks) == len(facts.ranks):
-        return "the ranks' own processes"
-    who = name_ranks(ranks, len(facts.ranks))
-    return f"the process{'es' if len(ranks) > 1 else ''} of {who[0].lower()}{who[1:]}"
-
-
 class GarbageCollection:
     """Python's collector stops the training."""
 
@@ -209,13 +128,11 @@ class GarbageCollection:
         longest = paused.max(axis=0)
         hit = float((longest > 0).mean())
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="compute" if len(ranks) == len(facts.ranks) else "straggler",
                 cause="garbage-collection",
                 ranks=ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.85,
                 evidence={
                     "pauses": int((paused > 0).sum()),

@@ -1,8 +1,9 @@
 """What makes a training slow as long as it is so: debugging aids that somebody left on, double precision, gradients for nothing.
 
-A trace shows them as slow work of whatever they slow down, and what they cost nobody can tell without switching them off.  So
-they promise no gain.  On all ranks they are the verdict where nothing else is found; on some, beside others that are as quick
-without, they cost little, and beside quicker ones they may be why these are slow.
+A trace shows them as slow work of whatever they slow down.  What debugging aids cost nobody can tell without switching them off:
+they promise no gain.  What a habit of the model's costs follows from how much of the model it concerns (setting_costs.py).
+Without a gain they are the verdict where nothing else is found and all ranks have them; on some ranks, beside others that are as
+quick without, they cost little, and beside quicker ones they may be why these are slow.
 """
 
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ from typing import Final
 
 from ...timeline.vocabulary import CostlySetting
 from ..facts import Facts
-from ..model.words import name_ranks
-from .base import Finding
+from ..model.words import milliseconds, name_ranks
+from .base import Finding, promise
 from .plain import plain
+from .setting_costs import cost_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class CostlySettings:
     """Debugging aids that are on, and what the model's script had better not do."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """At most one finding, of all that are on, without a gain."""
+        """At most one finding, of all that are on."""
         found = costly_settings(facts)
         return [] if found is None else [found]
 
@@ -93,13 +95,24 @@ def costly_settings(facts: Facts) -> Finding | None:
     settings = [one for one in CostlySetting if any(str(one) in on[rank] for rank in ranks)]
     who = name_ranks(ranks, max(facts.trace.meta.size, len(facts.ranks)))
     has = "has" if len(ranks) in {1, len(facts.ranks)} else "have"
-    return plain(
-        "compute",
-        "costly-settings",
-        f"{who} {has} {names_of(settings)}. What that costs, this run alone cannot tell.",
-        f"{remedy_of(settings)}; then compare the two runs (tl-diff).",
+    said = f"{who} {has} {names_of(settings)}."
+    remedy = f"{remedy_of(settings)}; then compare the two runs (tl-diff)."
+    evidence = {"on": {str(rank): list(on[rank]) for rank in ranks}}
+    cost = cost_of(facts, settings)
+    if cost is None:
+        sentence = f"{said} What that costs, this run alone cannot tell."
+        return plain("compute", "costly-settings", sentence, remedy, ranks=ranks, evidence=evidence)
+    saved = f"{milliseconds(cost.outcome.mean_saved_ns)} of each {milliseconds(facts.mean_step_ns)} step"
+    rest = "" if len(cost.words) == len(settings) else " What the rest costs, this run alone cannot tell."
+    return promise(
+        cost.outcome,
+        class_="compute",
+        cause="costly-settings",
         ranks=ranks,
-        evidence={"on": {str(rank): list(on[rank]) for rank in ranks}},
+        confidence=0.5,
+        evidence=evidence,
+        remedy=remedy,
+        sentence=f"{said} That costs about {saved}, if {', and '.join(cost.words)}.{rest}",
     )
 
 

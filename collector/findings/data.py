@@ -15,7 +15,7 @@ from ..model.pattern import find_pattern
 from ..model.stages import Pipeline, describe, find_pipeline, has_pipeline
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 from .framework_words import Advice, advise, is_torch
 from .stages import stage_remedy, stage_sentence
 
@@ -107,17 +107,15 @@ class SlowLoader:
             + ("." if every else ", and the other ranks wait for them.")
         )
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="data",
                 cause="slow-loader" if every else "slow-loader-on-some-ranks",
                 ranks=ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
                 confidence=0.95 if pattern.kind == "always" else 0.85,
                 evidence=evidence,
                 remedy=remedy,
                 sentence=sentence,
-                outcome=outcome,
             )
         ]
 
@@ -198,13 +196,11 @@ class WorkerStartUp:
         ranks = tuple(rank for rank, row in zip(facts.ranks, cost_ns, strict=True) if row.any())
         each_ns = float(cost_ns.sum()) / len(starts)
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="data",
                 cause="worker-start-up",
                 ranks=ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.85,
                 evidence={
                     "starts": len(starts),

@@ -13,7 +13,7 @@ from ..model.idle import BETWEEN, HOST, LAUNCH, QUEUED, REASONS
 from ..model.words import duration, milliseconds, shorten
 from ..predict.change import Change
 from ..predict.straggling import own_idle
-from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
+from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation, promise
 from .framework_words import Advice, advise
 from .idle_words import CLASS_OF, cause_of, confidence_of, idle_remedy, idle_sentence
 
@@ -158,13 +158,11 @@ class SlowCopies:
         if facts.device is not None:
             evidence["all_copies_ns"] = round(facts.device.copies_ns.get("HtoD", 0) / facts.device.count)
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="data",
                 cause="slow-copies-to-device",
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.6,
                 evidence=evidence,
                 remedy=advise(facts, Advice.COPIES_AHEAD),

@@ -13,7 +13,7 @@ from ..model.breakdown import EXPOSED, IDLE, PARTS
 from ..model.condition_words import of_ranks
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
-from .base import Finding
+from .base import Finding, promise
 from .plain import plain
 
 #: The driver's number for a device that does not answer on the bus any more (NVIDIA's list of Xid errors).
@@ -113,13 +113,11 @@ class AllocatorRetries:
             return []
         ranks = tuple(rank for rank, row in zip(facts.ranks, hit, strict=True) if row.any())
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="compute",
                 cause="allocator-retries",
                 ranks=ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.5,
                 evidence={"retries": retries, "steps": int(steps.sum()), "usual_step_ns": round(usual_ns)},
                 remedy=(

@@ -10,7 +10,7 @@ from ..facts import Facts
 from ..model.arrays import Integers
 from ..model.words import milliseconds
 from ..predict.change import Change
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 from .callers import called_by_user
 
 _KINDS: Final = ("allreduce", "reducescatter")
@@ -46,13 +46,11 @@ class ReducedInEveryPass:
             else f"DistributedOptimizer(backward_passes_per_step={passes})."
         )
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="communication",
                 cause="reduced-in-every-pass",
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.85,
                 evidence={
                     "passes_per_step": passes,

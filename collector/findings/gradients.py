@@ -6,12 +6,12 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.vocabulary import BACKWARD, Category
+from ...timeline.vocabulary import BACKWARD, Category, CostlySetting
 from ..facts import Facts
 from ..model.common import common_to_all
 from ..model.words import milliseconds, shorten
 from ..predict.change import ByStep, Change, removed
-from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
+from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation, promise
 from .callers import called_by_user, is_called_by_user
 from .framework_words import Advice, advise
 
@@ -136,14 +136,13 @@ class OversizeGradient:
             )
         shown = " and ".join(shorten(name.removeprefix("allreduce.")) for name in names)
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="communication",
                 cause="oversize-gradient",
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
-                order_gain=OF_MODEL * cost_of_density,
+                # A table that need not be dense is a mistake, and no part of the model.
+                order_gain=None if facts.is_on_all(CostlySetting.MOSTLY_ZERO_GRADIENTS) else OF_MODEL * cost_of_density,
                 confidence=0.75,
                 evidence={
                     "tensor": shorten(names[0]),
@@ -235,14 +234,12 @@ class BucketCopies:
         if outcome.gain < WORTH_RATIO / 2:
             return []
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="communication",
                 cause="bucket-copies",
                 order_gain=OF_MODEL * outcome.gain,
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.8,
                 evidence={"copying_out_ns": round(float(copying.mean()))},
                 remedy="DistributedDataParallel(gradient_as_bucket_view=True): gradients then live in the buckets.",

@@ -11,7 +11,7 @@ from ..model.common import common_to_all
 from ..model.intervals import normalise, subtract, union
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds
-from .base import Finding
+from .base import WORTH_RATIO, Finding, promise
 from .blocked import long_within
 from .framework_words import Advice, advise
 
@@ -34,18 +34,16 @@ class HostCode:
         step_ns = facts.mean_step_ns
         beyond_ns = np.maximum(_beyond_ordinary(common_ns, step_ns), common_to_all(_long_holes(facts)))
         outcome = facts.outcome(facts.without(str(Category.OTHER), beyond_ns))
-        if outcome.gain <= 0:
+        if outcome.gain < WORTH_RATIO / 2:
             return []
         beyond_by_rank = np.maximum(_beyond_ordinary(host_ns, step_ns), _long_holes(facts))
         pattern = find_pattern(beyond_by_rank.max(axis=0), facts.steps.numbers)
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="compute",
                 cause="host-code",
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.6,
                 evidence={"mean_ns": round(float(host_ns.mean())), "pattern": pattern.kind, **pattern.evidence},
                 remedy=advise(facts, Advice.LESS_HOST_CODE),
@@ -108,13 +106,11 @@ class Checkpoints:
         if not everywhere and steps < facts.steps.count:
             cause = f"periodic-{cause}"
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="compute" if everywhere else "straggler",
                 cause=cause,
                 ranks=ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.9,
                 evidence={"steps": steps, "mean_ns": round(float(writing_ns[writing_ns > 0].mean()))},
                 remedy=advise(facts, Advice.SAVE_IN_BACKGROUND),

@@ -19,7 +19,7 @@ from ..facts import Facts
 from ..model.arrays import Floats, Mask, Matrix
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 from .communication import GOOD_NEGOTIATION_NS
 from .transport import is_one_host
 
@@ -32,6 +32,10 @@ MIN_BLOCKED_RATIO: Final = 0.2
 MIN_OTHERS_RATIO: Final = 0.35
 #: And for this share of the step.
 MIN_OTHERS_OF_STEP: Final = 0.1
+#: Beside ranks without such a thread it is seen when it runs for less: so many times what theirs run, and the training stands
+#: still for so many times as long, and so much of the step.  (The coordinator's threads run longer than those of others as well.)
+TIMES_OF_OTHERS: Final = 2.0
+MIN_STANDING_OF_STEP: Final = 0.03
 #: An operation at its quickest: among so many of the run's.
 QUICKEST: Final = 0.1
 #: What it takes at least, however few bytes it has.
@@ -52,9 +56,10 @@ class InterpreterLock:
             return []
         if not facts.steps.count or not cpu.metered.issuperset(_PHASES):
             return []
-        others_ns = _others_ns(facts)
+        others_ns = of_other_threads(facts)
         blocked = {part: _blocked_ns(facts, part) for part in _PHASES}
-        held = _is_held(facts, others_ns, blocked)
+        # Threads that compute an operator together wait for each other where they are more than the cores.
+        held = _is_held(facts, others_ns, blocked) & np.array([rank not in facts.crowds for rank in facts.ranks])
         if not held.any():
             return []
         share = others_ns.sum(axis=1) / np.maximum(facts.breakdown.step_ns.sum(axis=1), 1)
@@ -66,13 +71,11 @@ class InterpreterLock:
         everybody = len(ranks) == len(facts.ranks)
         who = name_ranks(ranks, len(facts.ranks))
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="compute" if everybody else "straggler",
                 cause="interpreter-lock",
                 ranks=ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.8,
                 evidence={
                     "other_threads_ns": round(float(others_ns[held].mean())),
@@ -98,7 +101,7 @@ def busy_threads(facts: Facts) -> tuple[tuple[int, ...], float]:
     cpu = facts.cpu
     if not facts.steps.count or not cpu.metered.issuperset(_PHASES):
         return (), 0.0
-    others_ns = _others_ns(facts)
+    others_ns = of_other_threads(facts)
     busy = _is_busy(facts, others_ns)
     ranks = tuple(rank for rank, is_busy in zip(facts.ranks, busy, strict=True) if is_busy)
     return ranks, float(others_ns[busy].mean()) if ranks else 0.0
@@ -112,7 +115,7 @@ def _is_busy(facts: Facts, others_ns: Matrix) -> Mask:
     return busy
 
 
-def _others_ns(facts: Facts) -> Matrix:
+def of_other_threads(facts: Facts) -> Matrix:
     """What the other threads of each rank's process run: float[rank, step], ns."""
     cpu = facts.cpu
     others: Matrix = np.maximum(cpu.process_ns - _own_ns(facts), 0.0)
@@ -137,7 +140,25 @@ def _is_held(facts: Facts, others_ns: Matrix, blocked: dict[str, Matrix]) -> Mas
     for part in _HOLDING:
         had_core = (blocked[part] + facts.cpu.running_ns[part]).sum(axis=1)
         much &= blocked[part].sum(axis=1) >= MIN_BLOCKED_RATIO * np.maximum(had_core, 1.0)
-    return much
+    return much | _is_held_beside_others(facts, others_ns, blocked)
+
+
+def _is_held_beside_others(facts: Facts, others_ns: Matrix, blocked: dict[str, Matrix]) -> Mask:
+    """The same, for less of the time, by comparison with ranks that have no such thread: bool[rank]."""
+    step_ns = facts.breakdown.step_ns.sum(axis=1)
+    threads, stands = others_ns.sum(axis=1), np.sum(list(blocked.values()), axis=0).sum(axis=1)
+    if len(threads) < 2:  # noqa: PLR2004  nobody to compare with
+        return np.zeros(len(threads), dtype=bool)
+    usual, usually = (
+        np.array([np.median(np.delete(values, row)) for row in range(len(values))]) for values in (threads, stands)
+    )
+    held: Mask = (
+        (threads >= TIMES_OF_OTHERS * usual)
+        & (threads - usual >= MIN_OTHERS_OF_STEP * step_ns)
+        & (stands >= TIMES_OF_OTHERS * usually)
+        & (stands - usually >= MIN_STANDING_OF_STEP * step_ns)
+    )
+    return held
 
 
 def _without_thread(facts: Facts, others_ns: Matrix, blocked: dict[str, Matrix], held: Mask) -> Change:

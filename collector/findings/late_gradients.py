@@ -13,7 +13,7 @@ from ..model.breakdown import EXPOSED
 from ..model.intervals import EMPTY
 from ..model.words import milliseconds, shorten
 from ..predict.overlap import overlapped
-from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation
+from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation, promise
 from .callers import is_called_by_user
 from .framework_words import Advice, advise, is_of_strategy, is_tensorflow
 from .gradients import gradients
@@ -89,13 +89,11 @@ class LateGradients:
         )
         what = "the gradient bytes" if when.largest else "the gradients, by the time of their reduction,"
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="communication",
                 cause="no-overlap" if all_at_end else "late-gradients",
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 # What is at stake, where nobody knows how much of it hiding gives back.
                 order_gain=None if all_at_end else OF_MODEL * overlap.gain,
                 confidence=0.6,

@@ -11,7 +11,7 @@ from ..model.words import milliseconds
 from ..predict.change import Change
 from ..predict.costs import fitted_latency_ns
 from ..predict.serial import WAITING_CALLERS
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 from .callers import called_by_user
 from .transport import TIME_SLICE_NS, is_one_host, is_slow_link, lacks_cores
 
@@ -60,13 +60,11 @@ class HighLatency:
             return []
         per_step = float(mine.sum()) / facts.steps.count
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="communication",
                 cause="high-latency",
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 order_gain=BESIDE_FUSION * outcome.gain,
                 confidence=0.75,
                 evidence={

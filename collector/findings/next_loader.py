@@ -7,7 +7,7 @@ import numpy as np
 from ..facts import Facts
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 from .data import how_batches_are_made, loader_remedy, needed_ns
 
 #: Ranks whose workers need this share of what the slowest need hold up the others as much.
@@ -35,12 +35,11 @@ def next_loader(facts: Facts, change: Change, saved_ns: float) -> Finding | None
     made = how_batches_are_made(facts, ranks)
     alone = facts.outcome(without)
     who = name_ranks(ranks, max(facts.trace.meta.size, len(facts.ranks)))
-    return Finding(
+    return promise(
+        alone,
         class_="data",
         cause="slow-loader" if every else "slow-loader-on-some-ranks",
         ranks=ranks,
-        predicted_gain=alone.gain,
-        gain_interval=alone.interval,
         confidence=CONFIDENCE,
         evidence={**made, "mean_wait_then_ns": round(more_ns)},
         remedy=loader_remedy(facts, made, left_ns, more_ns),
@@ -48,5 +47,4 @@ def next_loader(facts: Facts, change: Change, saved_ns: float) -> Finding | None
             f"{who}: then the training waits {milliseconds(more_ns)} of each {milliseconds(left_ns)} step for the data loader, "
             "whose workers keep up only as long as the steps are as long as they are."
         ),
-        outcome=alone,
     )

@@ -3,7 +3,8 @@
 Several changes help against the same communication: without the barriers, with another transport, or with a smaller model.  A
 departure (a slow link, calls that somebody added, slow agreement) is what a reader looks for; that the model has large
 tensors, or that there is a quicker transport, holds for a healthy run, too.  So a rule on communication may say that its gain
-counts less (`Finding.order_gain`), and a finding with a larger gain then comes right behind the one that counts more.
+counts less (`Finding.order_gain`), and a finding with a larger gain then comes right behind the one that counts more.  A layer of
+the model also gives way to faults of other classes that gain more than it counts.
 
 That a machine is loaded is a circumstance of the run, and no fault of the job: what would still be worth a change if the cores
 were free, or half as much as the circumstance, comes before it.
@@ -16,11 +17,13 @@ from ..facts import Facts
 from .base import WORTH_RATIO, Finding
 
 #: Causes that lie with the machine, and not with the job.
-CIRCUMSTANCES: Final = frozenset({"starved-of-cores"})
+CIRCUMSTANCES: Final = frozenset({"starved-of-cores", "slower-cores"})
 #: Causes that say when, but not what: the machine's load may be behind them.
-ONLY_WHEN: Final = frozenset({"periodic-stalls", "outlier-steps", "slowing-down", "slow-stretch"})
+ONLY_WHEN: Final = frozenset({"periodic-stalls", "outlier-steps", "slower-cores", "slowing-down", "slow-stretch"})
 #: A fault that would be left with this share of what the circumstance costs comes first, too.
 OF_CIRCUMSTANCE: Final = 0.5
+#: Communication that nothing is wrong with but the model's size.
+OF_THE_MODEL: Final = frozenset({"oversize-gradient"})
 #: Communication that the script asks for; how long agreeing and moving take is the machine's, too, where cores are taken.
 OF_THE_SCRIPT: Final = frozenset(
     {
@@ -43,7 +46,23 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
         most = min(most, finding.predicted_gain)
         keys[id(finding)] = most
     others = [finding for finding in findings if finding.class_ != "communication"]
-    return sorted([*communication, *others], key=lambda one: -keys.get(id(one), one.predicted_gain))
+    return _departures_first(sorted([*communication, *others], key=lambda one: -keys.get(id(one), one.predicted_gain)))
+
+
+def _departures_first(ordered: Sequence[Finding]) -> list[Finding]:
+    """What the model is made of behind findings of other classes that gain more than it counts."""
+    found: list[Finding] = []
+    for one in ordered:
+        place = len(found)
+        if one.class_ != "communication" and one.cause not in CIRCUMSTANCES | ONLY_WHEN:
+            while place and _is_of_model(found[place - 1]) and _counts(found[place - 1]) < one.predicted_gain:
+                place -= 1
+        found.insert(place, one)
+    return found
+
+
+def _is_of_model(finding: Finding) -> bool:
+    return finding.cause in OF_THE_MODEL and finding.order_gain is not None
 
 
 def _counts(finding: Finding) -> float:

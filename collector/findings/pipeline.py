@@ -10,7 +10,7 @@ from ..facts import Facts
 from ..model.breakdown import IDLE
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 
 _WORK: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OTHER)))
 #: A stage this much above the mean is too large.
@@ -57,13 +57,11 @@ def _slow_part(facts: Facts) -> Finding | None:
     excess[row] = np.maximum(own[part][row] - usual_ns, 0.0)
     outcome = facts.outcome(facts.without(part, excess))
     rank, other = facts.ranks[row], next(each for each in _PASSES if each != part)
-    return Finding(
+    return promise(
+        outcome,
         class_="straggler",
         cause="slow-forward" if part == _PASSES[0] else "slow-backward",
         ranks=(rank,),
-        predicted_gain=outcome.gain,
-        gain_interval=outcome.interval,
-        outcome=outcome,
         confidence=0.6,
         evidence={
             "mean_excess_ns": round(float(excess[row].mean())),
@@ -92,13 +90,11 @@ def _unequal(facts: Facts) -> Finding | None:
     outcome = facts.outcome(Change(work=dict.fromkeys(_WORK, factor)))
     ranks = tuple(facts.ranks[row] for row in rows)
     busy, free = int(by_rank.argmax()), int(by_rank.argmin())
-    return Finding(
+    return promise(
+        outcome,
         class_="straggler",
         cause="unequal-stages",
         ranks=ranks,
-        predicted_gain=outcome.gain,
-        gain_interval=outcome.interval,
-        outcome=outcome,
         confidence=0.7,
         evidence=_work_by_rank(facts, by_rank),
         remedy=(

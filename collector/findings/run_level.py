@@ -15,7 +15,7 @@ from ..model.peers import beyond_input, find_lapses
 from ..model.steps import WARM_UP_SHARE
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 from .transport import SLICES_IN_A_ROW, lacks_cores, within_time_slice
 
 #: Fewer steps than this show neither trend nor rhythm.
@@ -24,10 +24,24 @@ MIN_STEPS: Final = 12
 MAX_STRETCHES: Final = 100
 #: The lower end of a gain's interval has to be above this: one chance step gains as much.
 MIN_CERTAIN: Final = 0.02
+#: Steps that are longer by less than this share of a step come and go with what else is on the host.
+SMALL_EXCESS: Final = 1 / 3
 #: A trend that is so many deviations of what chance makes is none of it.
 CLEAR_TREND: Final = 3.5
 #: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
+
+#: Parts that take longer alike: so many of them, each with so much of a step, and the least by so much of what the most does.
+MIN_PARTS: Final = 3
+MIN_PART: Final = 0.03
+ALIKE: Final = 0.4
+#: Cores that share theirs with another machine, or are hot, run half as fast at worst.
+MOST_SLOWER: Final = 1.0
+_OF_CORES: Final = (
+    "Look at the hosts: cores that are hot or save power (turbostat, cpupower frequency-info), another machine on the same host "
+    "(steal in top), another program that needs the memory."
+)
+_COMPUTED: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)))
 
 _CAUSES: Final = {
     "periodic": "periodic-stalls",
@@ -48,8 +62,7 @@ class Lapses:
         if facts.replay is None or facts.steps.count < MIN_STEPS:
             return []
         # What all ranks have in common: waiting for one of them is that one's own.
-        shared = np.sum([facts.worked(part).min(axis=0) for part in PARTS], axis=0)
-        shared = beyond_input(shared, facts.cpu.input_elements.min(axis=0))
+        shared = _in_common(facts, np.sum([facts.worked(part).min(axis=0) for part in PARTS], axis=0))
         excess = after_warm_up(find_lapses(shared, facts.mean_step_ns))
         if not excess.any():
             return _of_growth(facts)
@@ -106,9 +119,11 @@ def clearly_grows(values: np.ndarray) -> bool:
 def _is_chance(facts: Facts, excess: np.ndarray, outcome: Outcome) -> bool:
     """Whether it is no more than what processes that share cores do to each other's collectives.
 
-    Where cores lack, a few steps that are much longer are the machine's, unless they come often enough to be sure of.
+    Where cores lack, steps that are much longer are the machine's, too, unless they come often enough to be sure of; elsewhere
+    those that are a little longer.
     """
-    if lacks_cores(facts) and outcome.interval[0] < MIN_CERTAIN:
+    is_small = float(excess[excess > 0].mean()) < SMALL_EXCESS * facts.mean_step_ns
+    if outcome.interval[0] < MIN_CERTAIN and (is_small or lacks_cores(facts)):
         return True
     is_short = within_time_slice(facts, excess, without_cores=SLICES_IN_A_ROW)
     return is_short and _part_of(facts, excess > 0)[0] in _COMMUNICATION
@@ -130,6 +145,7 @@ def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outco
     hit = excess > 0
     part, share, by_part = _part_of(facts, hit)
     amount = float(excess[hit].mean())
+    on_slower_cores = are_slower_alike(facts, hit)
     evidence: dict[str, Any] = {
         "mean_excess_ns": round(amount),
         "stalls": int(hit.sum()),
@@ -140,18 +156,48 @@ def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outco
         **pattern.evidence,
     }
     class_ = "data" if part == _DATA else "communication" if part in _COMMUNICATION else "compute"
-    return Finding(
-        class_=class_,
-        cause=cause_of(pattern),
+    return promise(
+        outcome,
+        class_="compute" if on_slower_cores else class_,
+        cause="slower-cores" if on_slower_cores else cause_of(pattern),
         ranks=facts.ranks,
-        predicted_gain=outcome.gain,
-        gain_interval=outcome.interval,
-        outcome=outcome,
         confidence=0.6 if share > ONE_PART else 0.4,
         evidence=evidence,
-        remedy=remedy_of(pattern),
-        sentence=_sentence(facts, pattern, part, amount, excess),
+        remedy=_OF_CORES if on_slower_cores else remedy_of(pattern),
+        sentence=(
+            f"All that the ranks compute is slower {_words(pattern)}, {milliseconds(amount)} a step, in all parts alike: as on "
+            "cores that run more slowly, not as by something that is done besides."
+            if on_slower_cores
+            else _sentence(facts, pattern, part, amount, excess)
+        ),
     )
+
+
+def are_slower_alike(facts: Facts, hit: np.ndarray) -> bool:
+    """Whether all parts that the ranks compute take longer by about the same share in some steps, as on slower cores.
+
+    What is done besides makes one part longer; so does another thread, which is seen to run.
+
+    Args:
+        hit: the steps, bool[step].
+    """
+    if facts.breakdown.on_device or hit.all() or _others_run_more(facts, hit):
+        return False
+    ratios = []
+    for part in _COMPUTED:
+        values = _in_common(facts, facts.worked(part).min(axis=0))
+        usual = float(np.quantile(values[~hit], 0.3))
+        if usual >= MIN_PART * facts.mean_step_ns:
+            ratios.append(float(values[hit].mean()) / usual - 1)
+    return len(ratios) >= MIN_PARTS and 0 < max(ratios) <= MOST_SLOWER and min(ratios) >= ALIKE * max(ratios)
+
+
+def _others_run_more(facts: Facts, hit: np.ndarray) -> bool:
+    """Whether the ranks' other threads run for clearly longer in some steps than in the rest."""
+    own = np.sum(list(facts.cpu.running_ns.values()), axis=0)
+    others = np.maximum(facts.cpu.process_ns - own, 0)
+    more = others[:, hit].mean(axis=1) - others[:, ~hit].mean(axis=1)
+    return bool(more.max() >= MIN_PART * facts.mean_step_ns and more.max() >= ALIKE * float(others[:, ~hit].mean()))
 
 
 def cause_of(pattern: Pattern) -> str:
@@ -192,18 +238,23 @@ def _part_of(facts: Facts, hit: np.ndarray) -> tuple[str, float, dict[str, int]]
     """The part that has most of what these steps take longer on all ranks, its share, and what each has of it (ns)."""
     excess = {}
     for name in PARTS:
-        values = facts.worked(name).min(axis=0)
+        values = _in_common(facts, facts.worked(name).min(axis=0))
         usual = float(np.quantile(values[~hit] if (~hit).any() else values, 0.3))
         excess[name] = max(float(values[hit].mean()) - usual, 0.0)
     part = max(excess, key=excess.__getitem__)
     return part, excess[part] / max(sum(excess.values()), 1.0), {name: round(ns) for name, ns in excess.items() if ns}
 
 
+def _in_common(facts: Facts, work_ns: np.ndarray) -> np.ndarray:
+    """Work that all ranks have in common, without what a larger input than usual makes longer: float[step], ns."""
+    return beyond_input(work_ns, facts.cpu.input_elements.min(axis=0))
+
+
 def _without(facts: Facts, hit: np.ndarray) -> Outcome:
     """These steps as the usual ones: what all ranks have in common, and every operation, no longer than usual."""
     work: dict[str, np.ndarray] = {}
     for part, values in _own_parts(facts):
-        shared = values.min(axis=0)
+        shared = _in_common(facts, values.min(axis=0))
         usual = float(np.quantile(shared[~hit] if (~hit).any() else shared, 0.3))
         work[part] = removed(values, np.where(hit, np.maximum(shared - usual, 0.0), 0.0))
     took = _operations(facts)

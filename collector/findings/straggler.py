@@ -1,6 +1,7 @@
 """Some ranks work longer than the others, and those wait for them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,9 +15,10 @@ from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change
 from ..predict.straggling import find_stragglers, longer_ns
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 from .root_cause import UNKNOWN, root_cause
 from .transport import lacks_cores, others_take_cores, within_time_slice
+from .uneven import of_even_batches
 
 #: Less gain than this is not worth a finding.
 MIN_GAIN: Final = 0.02
@@ -137,12 +139,11 @@ def describe_slow_ranks(facts: Facts, excess: Excess, outcome: Outcome) -> Findi
     doing, others = why.sentence, "the others" if len(facts.ranks) > 2 else "the other rank"  # noqa: PLR2004
     if _is_garbage(facts, main, slow, amount):
         cause, doing = "garbage-collection", "Python's garbage collector runs"
-    return Finding(
+    finding = promise(
+        outcome,
         class_="straggler",
         cause=cause,
         ranks=ranks,
-        predicted_gain=outcome.gain,
-        gain_interval=outcome.interval,
         confidence=_confidence(excess, main, pattern),
         evidence=evidence,
         remedy=f"{who}: {why.remedy or _REMEDIES[part]}",
@@ -150,7 +151,22 @@ def describe_slow_ranks(facts: Facts, excess: Excess, outcome: Outcome) -> Findi
             f"{who} {verb} {milliseconds(amount)} longer than {others} "
             f"{pattern.words}, {where}{doing and ': ' + doing}; {waiting}."
         ),
-        outcome=outcome,
+    )
+    return _also_divided(facts, finding) if why.slug == "uneven-batches" else finding
+
+
+def _also_divided(facts: Facts, finding: Finding) -> Finding:
+    """With what it gains to divide the input evenly: batches as small as the others' would leave some of it out."""
+    even = of_even_batches(facts)
+    low = min(finding.gain_interval[0], even.interval[0])
+    return replace(
+        finding,
+        gain_interval=(low, finding.gain_interval[1]),
+        evidence=finding.evidence | {"gain_if_divided_evenly": round(even.gain, 3)},
+        sentence=(
+            f"{finding.sentence} With batches like the others' a step takes {finding.predicted_gain:.0%} less; with the same "
+            f"input, divided evenly, {even.gain:.0%}."
+        ),
     )
 
 
@@ -249,12 +265,11 @@ def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
     hit = slow.any(axis=0)
     causes = [root_cause(facts, row, slow[row], amount) for row in excess.rows]
     same = causes[0] if len({cause.slug for cause in causes}) == 1 else None
-    return Finding(
+    return promise(
+        outcome,
         class_="straggler",
         cause="uneven-batches" if same is not None and same.slug == "uneven-batches" else "stragglers-in-turn",
         ranks=ranks,
-        predicted_gain=outcome.gain,
-        gain_interval=outcome.interval,
         confidence=0.8,
         evidence={
             "mean_excess_ns": round(amount),
@@ -275,7 +290,6 @@ def _in_turn(facts: Facts, excess: Excess, outcome: Outcome) -> Finding:
             f"others, not the same ones each time, {_CAUSES[part][1]}"
             f"{same.sentence and ': ' + same.sentence if same is not None else ''}; the rest wait."
         ),
-        outcome=outcome,
     )
 
 

@@ -11,7 +11,7 @@ from ..model.bandwidth import bus_factor
 from ..model.words import milliseconds
 from ..predict.change import Change
 from ..predict.costs import fitted_latency_ns
-from .base import OF_TRANSPORT, WORTH_RATIO, Finding
+from .base import OF_TRANSPORT, WORTH_RATIO, Finding, promise
 from .callers import called_by_user, is_called_by_user
 
 #: Any network of today carries as much: one gigabit a second.
@@ -106,13 +106,11 @@ class SlowLink:
         local = " HOROVOD_HIERARCHICAL_ALLREDUCE=1 reduces within hosts first." if shared and not is_torch else ""
         between = f"between the hosts {', '.join(hosts[:8])}" if len(hosts) > 1 else "between the ranks"
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="communication",
                 cause="slow-link",
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=0.85,
                 evidence={
                     "busbw_gbps": round(speed, 5),
@@ -201,13 +199,11 @@ class WrongBackend:
         if outcome.gain < WORTH_A_CHANGE_OF_TRANSPORT:
             return []
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="communication",
                 cause="wrong-backend",
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 # Slower than any network: something is wrong with it.
                 order_gain=None if _is_slower_than_networks(facts) else OF_TRANSPORT * outcome.gain,
                 confidence=0.7,

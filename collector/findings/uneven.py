@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import Category
-from ..facts import Facts
+from ..facts import Facts, Outcome
 from ..model.arrays import Matrix
 from ..model.words import milliseconds
 from ..predict.change import Change
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 
 #: Steps in which ranks differ by less say nothing.
 MIN_STEPS: Final = 8
@@ -40,19 +40,16 @@ class UnevenBatches:
         largest = np.bincount(elements.argmax(axis=0), minlength=len(facts.ranks)).max() / facts.steps.count
         if correlation < FOLLOWS or largest > 0.9:  # noqa: PLR2004
             return []
-        even = {part: with_even_batches(elements, facts.part(part).astype(float)) for part in _MODEL}
-        outcome = facts.outcome(Change(work=even))
+        outcome = of_even_batches(facts)
         if outcome.gain < WORTH_RATIO / 2:
             return []
         spread = float((elements.max(axis=0) / elements.mean(axis=0)).mean())
         return [
-            Finding(
+            promise(
+                outcome,
                 class_="straggler",
                 cause="uneven-batches",
                 ranks=facts.ranks,
-                predicted_gain=outcome.gain,
-                gain_interval=outcome.interval,
-                outcome=outcome,
                 confidence=min(correlation, 0.95),
                 evidence={
                     "correlation_of_input_and_work": round(correlation, 3),
@@ -68,6 +65,13 @@ class UnevenBatches:
                 ),
             )
         ]
+
+
+def of_even_batches(facts: Facts) -> Outcome:
+    """If the input of a step were divided evenly among the ranks: no less of it, but as much for each."""
+    elements = facts.cpu.input_elements.astype(float)
+    even = {part: with_even_batches(elements, facts.part(part).astype(float)) for part in _MODEL}
+    return facts.outcome(Change(work=even))
 
 
 def with_even_batches(elements: Matrix, work_ns: Matrix) -> Matrix:

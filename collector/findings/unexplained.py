@@ -21,7 +21,7 @@ from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from ..predict.straggling import PARTS_OF_WORK
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, promise
 from .latency import MIN_NS, MIN_ON_ONE_HOST_NS
 from .run_level import after_warm_up, cause_of, remedy_of
 from .straggler import describe_slow_ranks
@@ -221,13 +221,11 @@ def _finding(facts: Facts, candidate: _Candidate) -> Finding:
         return replace(describe_slow_ranks(facts, candidate.excess, outcome), confidence=MAX_CONFIDENCE)
     ranks = tuple(facts.ranks[row] for row in candidate.rows)
     pattern = find_pattern(candidate.by_step_ns, facts.steps.numbers)
-    return Finding(
+    return promise(
+        outcome,
         class_=candidate.class_,
         cause=cause_of(pattern) if candidate.is_lapse else "unexplained",
         ranks=ranks,
-        predicted_gain=outcome.gain,
-        gain_interval=outcome.interval,
-        outcome=outcome,
         confidence=MAX_CONFIDENCE,
         evidence={
             "what": candidate.what,

@@ -64,7 +64,7 @@ def _of_steps(facts: Facts, findings: Sequence[Finding], condition: Condition) -
 
 def _with_settings(first: Finding, settings: Finding | None) -> Finding:
     """The finding, and what is on that makes all ranks slow."""
-    if settings is None:
+    if settings is None or first.cause == settings.cause:
         return first
     return replace(first, sentence=f"{first.sentence} Besides: {settings.sentence[0].lower()}{settings.sentence[1:]}")
 

@@ -325,8 +325,13 @@ class Session:
         return together.is_worth_it and (self._wishes.allow_lossy or not together.changes_results)
 
     def _without_confirmation(self, kept: Sequence[Tried]) -> None:
-        """All together were not confirmed: what is left is the best setting that whole jobs have shown to gain alone."""
+        """All together were not confirmed: what is left is the best setting that whole jobs have shown to gain alone.
+
+        Or that blocks of one job have, if time ended before whole jobs could, and those there are agree.
+        """
         best = next((one for one in kept if one.how is How.JOBS), None)
+        if best is None and kept and self._agrees(kept[0]):
+            best = kept[0]
         for one in kept:
             if one is not best:
                 one.better = "whole jobs with all that gains did not confirm it"
@@ -335,6 +340,13 @@ class Session:
             self.found.together = Together(
                 candidates=[best.candidate], predicted=best.candidate.predicted, gains=best.gains, losses=best.losses
             )
+
+    def _agrees(self, one: Tried) -> bool:
+        """Whether too few whole jobs were run to decide, and all of them show what `one` gains."""
+        together = self.found.together
+        if together is None or together.failed or together.changes_results or together.bounds is not None:
+            return False
+        return bool(together.gains) and min(together.gains) >= ENOUGH_OF_BEST * estimate(one.gains)
 
     def _measure_together(self, kept: Sequence[Tried]) -> Together:
         together = self.found.together = Together(

@@ -334,7 +334,7 @@ SETTINGS: Final[Mapping[str, _Maker]] = {
     "workers": _Maker(_workers, ("slow-loader", "slow-loader-on-some-ranks")),
     "persistent": _Maker(_persistent, ("worker-start-up",)),
     "transport": _Maker(_transport, ("wrong-backend",)),
-    "threads": _Maker(_threads, ("starved-of-cores",)),
+    "threads": _Maker(_threads, ("too-many-threads", "starved-of-cores")),
     "fusion": _Maker(_fusion, ("many-small-collectives", "high-latency")),
     "cycle": _Maker(_cycle, ("slow-negotiation", "long-cycle")),
     "bucket-view": _Maker(_bucket_view, ("bucket-copies",)),

@@ -9,7 +9,7 @@ from tests.traces import MS, Parts, make_trace
 from tlkit.collector import analyze
 from tlkit.collector.analysis import measure
 from tlkit.collector.facts import Facts
-from tlkit.collector.findings.calls import BlockingCalls
+from tlkit.collector.findings.calls import BlockingCalls, _between
 from tlkit.collector.model.steps import find_steps
 from tlkit.timeline.model.trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, Trace, make_table
 from tlkit.timeline.vocabulary import OBJECT_CALL, SYNCHRONIZE
@@ -143,8 +143,31 @@ def test_several_callers_have_a_finding_each() -> None:
 
 
 def test_broadcasts_of_buffers_that_cost_little_are_not_named() -> None:
-    """Broadcasts of 15 of 112.5 ms belong to a healthy run of DDP."""
-    assert not BlockingCalls().find(facts_of(with_calls("parameters", "train.py:12")))
+    """Broadcasts of 15 of 112.5 ms belong to a healthy run of DDP; elsewhere the script asks for them."""
+    trace = with_calls("parameters", "train.py:12")
+    (found,) = BlockingCalls().find(facts_of(trace))
+
+    assert found.cause == "repeated-broadcasts"
+    assert not BlockingCalls().find(facts_of(replace(trace, meta=replace(trace.meta, runtime="torch"))))
+
+
+def test_calls_that_are_waited_for_together_cost_the_code_between_them() -> None:
+    """Three that are submitted 1 ms apart while the first is under way: what the thread does in between goes with them."""
+    trace = with_calls("parameters", "train.py:12")
+    facts = facts_of(trace)
+    assert facts.graph is not None
+    operations = facts.graph.operations
+    mine = np.array(operations.caller, dtype=object) == "parameters"
+    number = np.cumsum(mine) - 1
+    first = operations.arrival_ns[mine].reshape(-1, CALLS, 2)[:, :1, :] + np.arange(CALLS)[None, :, None] * MS
+    arrival, end = operations.arrival_ns.copy(), operations.own_end_ns.copy()
+    arrival[mine] = first.reshape(-1, 2)
+    end[mine] = (first.max(axis=1, keepdims=True) + MS + np.zeros_like(first)).reshape(-1, 2)
+    together = replace(facts.graph, operations=replace(operations, arrival_ns=arrival, own_end_ns=end))
+    between = _between(replace(facts, graph=together), mine)
+
+    assert number.max() + 1 == CALLS * facts.steps.count
+    assert np.median(between) == (CALLS - 1) * MS
 
 
 def test_pickling_before_and_after_the_collectives_goes_with_them() -> None:

@@ -19,13 +19,17 @@ PHASES = {"forward": 15.0, "backward": 35.0, "optimizer": 2.0, "other": 2.0}
 OTHERS = 0.6
 
 
-def run_with(held: Sequence[int], *, phases: Sequence[str] = tuple(PHASES), others: float = OTHERS) -> Analysis:
-    """Half of some phases is spent blocked on some ranks, in whose processes other threads run for a share of the step."""
+def run_with(
+    held: Sequence[int], *, phases: Sequence[str] = tuple(PHASES), others: float = OTHERS, blocked: float = 0.5
+) -> Analysis:
+    """A share of some phases is spent blocked on some ranks, in whose processes other threads run for a share of the step."""
     lost = sum(PHASES.values()) if held else 0.0
     steps = [_steps(2.0 if rank in held else 1.0, 6.0 + (0.0 if rank in held else lost)) for rank in range(2)]
     trace = make_trace(steps, nbytes=4_000_000, tensors_per_collective=1)
     halves = {
-        (f"{phase} cpu_ns", rank): lambda parts, phase=phase: parts[phase] / 2 for phase in phases for rank in held
+        (f"{phase} cpu_ns", rank): lambda parts, phase=phase: parts[phase] * (1 - blocked)
+        for phase in phases
+        for rank in held
     }
     loop_ms = {rank: PHASES["other"] * (2 if rank in held and "other" not in phases else 1) for rank in range(2)}
     return analyze(with_other_threads(metered(steps, trace, halves), held, others, loop_ms))
@@ -67,6 +71,24 @@ def test_a_thread_that_computes_in_python_is_told_first(held: tuple[int, ...], c
     assert verdict.evidence["other_threads_ratio"] == pytest.approx(OTHERS, abs=0.02)
     assert verdict.evidence["blocked_by_phase_ns"]["backward"] == pytest.approx(35 * MS, rel=0.05)
     assert verdict.predicted_gain > 0.2
+
+
+@pytest.mark.parametrize(
+    ("held", "others", "blocked", "is_told"),
+    [
+        ((1,), 0.2, 0.12, True),
+        ((0, 1), 0.2, 0.12, False),  # as long on both: nothing to compare with
+        ((1,), 0.2, 0.01, False),
+        ((1,), 0.05, 0.12, False),
+    ],
+)
+def test_a_thread_that_computes_now_and_then_is_seen_beside_ranks_without(
+    *, held: tuple[int, ...], others: float, blocked: float, is_told: bool
+) -> None:
+    """A fifth of the step, for which the training stands still a little longer than the other rank's."""
+    found = [one for one in run_with(held, others=others, blocked=blocked).findings if one.cause == "interpreter-lock"]
+
+    assert [one.ranks for one in found] == ([held] if is_told else [])
 
 
 def test_other_threads_that_wait_or_one_phase_that_is_blocked_hold_no_lock() -> None:

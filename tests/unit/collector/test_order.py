@@ -36,6 +36,19 @@ def test_the_largest_gain_comes_first() -> None:
     ]
 
 
+def test_a_fault_of_another_class_comes_before_what_counts_less() -> None:
+    """But neither the machine's load nor what says only when."""
+    model, bytes_ = finding("oversize-gradient", 0.38, counts=0.19), finding("bandwidth-bound", 0.38, counts=0.19)
+    slow = finding("slow-forward", 0.3, class_="straggler")
+
+    assert causes(model, finding("host-code", 0.2, class_="compute")) == ["host-code", "oversize-gradient"]
+    assert causes(model, finding("host-code", 0.18, class_="compute")) == ["oversize-gradient", "host-code"]
+    for cause in ("starved-of-cores", "slow-stretch"):
+        assert causes(model, finding(cause, 0.3, class_="compute")) == ["oversize-gradient", cause]
+    assert causes(finding("slow-link", 0.4), model, slow) == ["slow-link", "slow-forward", "oversize-gradient"]
+    assert causes(bytes_, slow) == ["bandwidth-bound", "slow-forward"]
+
+
 def test_a_departure_comes_before_what_the_model_is_made_of() -> None:
     """Unless that gains far more."""
     barriers = finding("barriers", 0.16)

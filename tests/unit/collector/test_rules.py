@@ -342,6 +342,45 @@ def test_steps_with_larger_inputs_are_not_slow(larger: float, expected: set[str]
 
 
 @pytest.mark.parametrize(
+    ("longer", "cause"),
+    [
+        ({"forward": 1.3, "backward": 1.4, "optimizer": 1.35, "host": 1.25}, "slower-cores"),
+        ({"forward": 1.3, "backward": 1.4}, "slow-stretch"),  # larger images would do that
+        ({"host": 8.0}, "slow-stretch"),
+    ],
+)
+def test_a_stretch_in_which_everything_is_slower(longer: dict[str, float], cause: str) -> None:
+    """By about the same share: the cores are, not what the script does."""
+    parts = HEALTHY | {"optimizer": 8, "host": 6}
+    slow = {part: ms * longer.get(part, 1.0) for part, ms in parts.items()}
+    steps = jittered(
+        [
+            [*first[:25], *between, *first[25:]]
+            for first, between in zip(uniform(2, 50, parts), uniform(2, 30, slow), strict=True)
+        ]
+    )
+    finding = best(analyze(metered(steps, make_trace(steps))), cause)
+
+    assert finding.class_ == "compute"
+    assert finding.evidence["steps"][0] == pytest.approx(25, abs=1)
+
+
+def test_the_larger_inputs_of_steps_that_stall_are_no_part_of_what_that_gains() -> None:
+    """Three stalls of 120 ms, all in steps with larger images: only the stalls can be removed."""
+    slow = HEALTHY | {"forward": 1.6 * HEALTHY["forward"], "backward": 1.6 * HEALTHY["backward"]}
+    steps = uniform(2, 30, HEALTHY)
+    for rank, after in enumerate(uniform(2, 30, slow)):
+        steps[rank] += after
+        for number in (31, 46, 52):
+            steps[rank][number] = [(part, ms + 120 * (part == "forward")) for part, ms in steps[rank][number]]
+    sizes = lambda _, step: 1000.0 * (1.8 if step >= 30 else 1)  # noqa: E731
+    analysis = analyze(metered(steps, make_trace(steps), elements=sizes))
+    finding = best(analysis, "outlier-steps")
+
+    assert finding.predicted_gain == pytest.approx(3 * 120 * MS / analysis.facts.steps.job_ns.sum(), abs=0.005)
+
+
+@pytest.mark.parametrize(
     ("numbers", "cause"), [(range(5, 60, 10), "periodic-stalls"), ((7, 11, 40, 52), "outlier-steps")]
 )
 def test_stalls_are_told_with_their_rhythm(numbers: list[int], cause: str) -> None:

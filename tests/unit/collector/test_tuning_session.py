@@ -183,6 +183,18 @@ def test_a_gain_in_blocks_that_jobs_do_not_show_is_not_kept() -> None:
     assert verdicts(session)["cycle 5 ms"] == "no"
 
 
+@pytest.mark.parametrize(("in_jobs", "expected"), [(0.05, "kept"), (0.6, "no")])
+def test_blocks_suffice_where_there_is_no_time_for_enough_jobs(in_jobs: float, expected: str) -> None:
+    """As long as the few whole jobs that there was time for agree."""
+    effects = {"HOROVOD_CYCLE_TIME=5": 0.05, "cycle 5 ms": in_jobs}
+    machine = Machine(effects, trace="healthy")
+    session = tune(machine, names=("cycle",), minutes=1.5)
+    pairs = [labels for labels in machine.ran if labels == {"cycle 5 ms"}]
+
+    assert 0 < len(pairs) < 4
+    assert verdicts(session)["cycle 5 ms"] == expected
+
+
 def test_a_script_that_ends_before_a_round_of_blocks_has_its_settings_tried_in_jobs() -> None:
     """Twenty steps hold no round of three blocks."""
     machine = Machine({"cycle 5 ms": 0.7}, trace="healthy", length=20)
