@@ -6,11 +6,11 @@ What a step had on is written into the timeline; if nothing is on any more, that
 
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from ...timeline.record import recorder
-from ...timeline.vocabulary import CostlySetting
+from ...timeline.vocabulary import OPERATOR_THREADS, OWN_CORES, CostlySetting
 
 #: A tool that watches the training thread has one of these numbers, by Python's own table.
 _DEBUGGER_COVERAGE_PROFILER: Final = (0, 1, 2)
@@ -74,8 +74,8 @@ class Habits(Protocol):
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
 
-    def found(self) -> Collection[str]:
-        """What is so at the end of a step."""
+    def found(self) -> Mapping[str, float]:
+        """What is so at the end of a step, of which share of the model's elements."""
 
 
 class SettingsWatch:
@@ -89,8 +89,9 @@ class SettingsWatch:
     def forget(self) -> None:
         """Another recording begins."""
         self._is_due = True
-        self._seen: set[str] = set()
-        self._written: set[str] = set()
+        self._seen: dict[str, float] = {}
+        self._written: dict[str, float] = {}
+        self._told_threads = False
         self._habits = None if self.make_habits is None else self.make_habits()
 
     def called(self, module: Any) -> None:
@@ -101,7 +102,7 @@ class SettingsWatch:
     def look(self) -> None:
         """Take note of what is on now, if this step is looked at."""
         if self._is_due:
-            self._seen |= settings_now()
+            self._seen |= dict.fromkeys(settings_now(), 0.0)
 
     def stepped(self, optimizer: object) -> None:
         """An optimizer has stepped, which need not end a step."""
@@ -113,14 +114,24 @@ class SettingsWatch:
         if self._is_due:
             self.look()
             if self._habits is not None:
-                self._seen |= {str(one) for one in self._habits.found()}
+                self._seen |= self._habits.found()
             writer = recorder.timeline()
             # Again each time: of a shard with a limited size the oldest parts are removed.
             if writer is not None and (self._seen or self._written):
-                writer.settings(sorted(self._seen))
+                writer.settings(dict(sorted(self._seen.items())))
                 self._written = self._seen
-            self._seen = set()
+            self._seen = {}
+            self._tell_threads()
         self._is_due = number & (number - 1) == 0
+
+    def _tell_threads(self) -> None:
+        """How many threads compute an operator, and on how many cores, as far as there are several or have been."""
+        torch = sys.modules.get("torch")
+        threads = 1 if torch is None else torch.get_num_threads()
+        if threads > 1 or self._told_threads:
+            self._told_threads = True
+            recorder.counter(OPERATOR_THREADS, threads)
+            recorder.counter(OWN_CORES, len(os.sched_getaffinity(0)))
 
 
 watch: Final = SettingsWatch()

@@ -45,29 +45,33 @@ class ModelHabits:
         except Exception:
             _log.debug("the optimizer cannot be looked at", exc_info=True)
 
-    def found(self) -> set[CostlySetting]:
-        """What is so now, at the end of a step.  Of what cannot be looked at nothing is known: the training goes on."""
+    def found(self) -> dict[str, float]:
+        """What is so now, at the end of a step, and of which share of the model's elements.
+
+        Of what cannot be looked at nothing is known: the training goes on.
+        """
         try:
             modules = [module for kept in self._modules.values() if (module := kept()) is not None]
-            return self._found(modules) if len(modules) <= _MAX_MODULES else set()
+            return self._found(modules) if len(modules) <= _MAX_MODULES else {}
         except Exception:
             _log.debug("the model cannot be looked at", exc_info=True)
-            return set()
+            return {}
 
-    def _found(self, modules: Sequence[torch.nn.Module]) -> set[CostlySetting]:
+    def _found(self, modules: Sequence[torch.nn.Module]) -> dict[str, float]:
         parameters = list({id(one): one for module in modules for one in module.parameters()}.values())
         double = _elements(one for one in parameters if one.dtype == torch.float64)
         with_gradient = [one for one in parameters if one.grad is not None]
         # Optimizers that keep parameters of their own, in another precision, update the model's through them.
         updated = [one for one in with_gradient if self._is_updated(one)]
         untrained = _elements(with_gradient) - _elements(updated) if updated else 0
-        shares = {
+        concerned = {
             CostlySetting.DOUBLE_PRECISION: double,
             CostlySetting.UNTRAINED_GRADIENTS: untrained,
             CostlySetting.MOSTLY_ZERO_GRADIENTS: _elements(filter(_is_mostly_zero, _embeddings(modules))),
         }
-        least = max(_MIN_SHARE * _elements(parameters), 1)
-        return {setting for setting, elements in shares.items() if elements >= least}
+        all_elements = max(_elements(parameters), 1)
+        shares = {setting: elements / all_elements for setting, elements in concerned.items()}
+        return {str(setting): share for setting, share in shares.items() if share >= _MIN_SHARE}
 
     def _is_updated(self, parameter: torch.Tensor) -> bool:
         known = self._updated.get(id(parameter))

@@ -244,7 +244,7 @@ def test_debugging_aids_that_were_left_on_are_named(tmp_path: Path) -> None:
         {"HOROVOD_TIMELINE": str(tmp_path / "t.json")},
     )
     trace = open_trace(tmp_path / "t.json")
-    assert trace.meta.settings == {1: ("autograd-anomaly",)}
+    assert trace.meta.settings == {1: {"autograd-anomaly": 0.0}}
     (found,) = (finding for finding in analyze(trace).findings if finding.cause == "costly-settings")
     assert found.sentence.startswith("Rank 1 has autograd's anomaly detection on")
 

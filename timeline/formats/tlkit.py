@@ -191,10 +191,10 @@ def _count_of(columns: Table) -> int:
     return len(columns["start_ns" if "start_ns" in columns else "ts_ns"])
 
 
-def _settings(shards: Sequence[Shard]) -> dict[int, tuple[str, ...]]:
+def _settings(shards: Sequence[Shard]) -> dict[int, dict[str, float]]:
     """Of each rank the newest that its shard, or a part of it, tells; ranks with none left out."""
     told = {shard.header.rank: shard.settings for shard in shards if shard.settings is not None}
-    return {rank: names for rank, names in told.items() if names}
+    return {rank: on for rank, on in told.items() if on}
 
 
 def _share_clock(shards: Sequence[Shard]) -> None:

@@ -54,13 +54,19 @@ class Header:
     """Of a shard whose oldest parts may be gone (shard_parts.py)."""
 
 
-def known_settings(told: list[object]) -> tuple[str, ...]:
-    """Those that this version has words for.
+def known_settings(told: object, shares: object) -> dict[str, float]:
+    """Those that this version has words for, with the share of the model that each concerns.
 
-    >>> known_settings(["tracemalloc", "of tomorrow", 1])
-    ('tracemalloc',)
+    >>> known_settings(["double-precision", "tracemalloc", "of tomorrow", 1], {"double-precision": 0.98, "tracemalloc": "x"})
+    {'tracemalloc': 0.0, 'double-precision': 0.98}
     """
-    return tuple(str(one) for one in CostlySetting if str(one) in told)
+    on = told if isinstance(told, list) else []
+    by_name = shares if isinstance(shares, dict) else {}
+    return {str(one): _share(by_name.get(str(one))) for one in CostlySetting if str(one) in on}
+
+
+def _share(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and 0 <= value <= 1 else 0.0
 
 
 def integer(value: object, default: int) -> int:
@@ -120,7 +126,7 @@ class ShardEvents:
         self.clock_readings: list[tuple[int, int, int]] = []
         """When the clock's offset was measured again, what it was, and by how much that may be wrong."""
         self.largest_gradient: tuple[str, int, int] | None = None
-        self.settings: tuple[str, ...] | None = None
+        self.settings: dict[str, float] | None = None
         self.told_sums: list[tuple[int, dict[str, Any]]] = []
         """When steps began of which only sums are told, and what is told."""
         self.names: list[str] = events.texts["name"]
@@ -167,8 +173,7 @@ class ShardEvents:
             elif name == STEPS_EVENT:
                 self.told_sums.append((int(events.start[row]), args))
             elif name == SETTINGS_EVENT:  # the last one holds
-                told = args.get("on")
-                self.settings = known_settings(told if isinstance(told, list) else [])
+                self.settings = known_settings(args.get("on"), args.get("shares"))
             elif name == "tlkit_model":
                 nbytes, all_nbytes = integer(args.get("largest_bytes"), 0), integer(args.get("gradient_bytes"), 0)
                 if 0 < nbytes <= all_nbytes:

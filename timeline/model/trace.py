@@ -225,8 +225,11 @@ class TraceMeta:
     """Sentences for the user: stale shards left out, ranks missing, and the like."""
     largest_gradient: tuple[str, int, int] | None = None
     """Name and bytes of the model's largest gradient, and the bytes of all, where tensors are not recorded one by one."""
-    settings: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By rank what is on that makes training slow (vocabulary.CostlySetting); ranks without are left out."""
+    settings: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """By rank what is on that makes training slow (vocabulary.CostlySetting); ranks without are left out.
+
+    To each how much of the model's elements it concerns: 0 where that is unknown, or nothing of the model is concerned.
+    """
     run_id: str = ""
     """The same for all files of a run of ours, "" if unknown."""
     epoch_unix_ns: int = 0

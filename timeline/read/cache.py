@@ -35,7 +35,7 @@ from .mounts import is_local
 from .source import Source
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 15
+VERSION: Final = 16
 
 #: Smaller files are read as fast as the cache.
 MIN_NBYTES: Final = 4 * 1024 * 1024
@@ -301,7 +301,7 @@ def describe_meta(meta: TraceMeta, sources: Sequence[Source]) -> dict[str, Any]:
     described["files"] = [number_of[name] for name in meta.files if name in number_of]
     described["known_categories"] = sorted(meta.known_categories)
     described["hosts"] = {str(rank): host for rank, host in meta.hosts.items()}
-    described["settings"] = {str(rank): names for rank, names in meta.settings.items()}
+    described["settings"] = {str(rank): on for rank, on in meta.settings.items()}
     described["local_ranks"] = {str(rank): local for rank, local in meta.local_ranks.items()}
     return described
 
@@ -321,7 +321,7 @@ def meta_from(described: dict[str, Any], sources: Sequence[Source]) -> TraceMeta
             ranks={int(rank): RankClock(**clock) for rank, clock in described["clock"]["ranks"].items()},
         ),
         known_categories=frozenset(Category(name) for name in described["known_categories"]),
-        settings={int(rank): tuple(names) for rank, names in described["settings"].items()},
+        settings={int(rank): on for rank, on in described["settings"].items()},
         hosts={int(rank): host for rank, host in described["hosts"].items()},
         local_ranks={int(rank): local for rank, local in described["local_ranks"].items()},
         ends=ends_from(described["ends"]),

@@ -98,9 +98,10 @@ def with_profile(own: Trace, profile: Trace, places: Sequence[Beside | None]) ->
     )
 
 
-def _without_profiler(settings: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
+def _without_profiler(settings: Mapping[int, Mapping[str, float]]) -> dict[int, dict[str, float]]:
     """What was on beside the profiler, which nobody left on by mistake who reads its files."""
-    rest = {rank: tuple(one for one in on if one != CostlySetting.TORCH_PROFILER) for rank, on in settings.items()}
+    profiler = str(CostlySetting.TORCH_PROFILER)
+    rest = {rank: {name: share for name, share in on.items() if name != profiler} for rank, on in settings.items()}
     return {rank: on for rank, on in rest.items() if on}
 
 

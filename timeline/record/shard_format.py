@@ -6,7 +6,7 @@ largest cost of recording.  Knows nothing of files and threads.
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -236,9 +236,10 @@ class ShardFormat:
         """The line that says which of the model's gradients is the largest."""
         return self.metadata("tlkit_model", {"largest": name, "largest_bytes": nbytes, "gradient_bytes": all_nbytes})
 
-    def settings(self, names: Sequence[str]) -> str:
-        """The line that says which settings that make training slow are on."""
-        return self.metadata(SETTINGS_EVENT, {"on": list(names)})
+    def settings(self, on: Mapping[str, float]) -> str:
+        """The line that says which settings that make training slow are on, and which share of the model they concern."""
+        shares = {name: round(share, 3) for name, share in on.items() if share}
+        return self.metadata(SETTINGS_EVENT, {"on": list(on), **({"shares": shares} if shares else {})})
 
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> str:
         """A later measurement of this rank's clock offset."""

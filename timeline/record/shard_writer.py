@@ -10,7 +10,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -186,9 +186,13 @@ class ShardWriter:
         """Note which of the model's gradients is the largest, where collectives do not tell what they carry."""
         self.queue.call(self._format.largest_gradient, name, nbytes, all_nbytes)
 
-    def settings(self, names: Sequence[str]) -> None:
-        """Note which settings that make training slow are on (vocabulary.CostlySetting)."""
-        self.queue.call(self._format.settings, names)
+    def settings(self, on: Mapping[str, float]) -> None:
+        """Note which settings that make training slow are on (vocabulary.CostlySetting).
+
+        Args:
+            on: to each the share of the model's elements that it concerns, 0 if it concerns none in particular.
+        """
+        self.queue.call(self._format.settings, on)
 
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> None:
         """Queue a measurement of the clock offset to rank 0."""

@@ -39,8 +39,8 @@ class _Writer:
     def __init__(self) -> None:
         self.told: list[list[str]] = []
 
-    def settings(self, names: list[str]) -> None:
-        self.told.append(names)
+    def settings(self, on: dict[str, float]) -> None:
+        self.told.append(list(on))
 
 
 @pytest.fixture
@@ -87,6 +87,25 @@ def test_functions_of_tensorflow_that_run_eagerly_are_seen(monkeypatch: pytest.M
         monkeypatch.setitem(sys.modules, "tensorflow", module)
         expected = {"eager-functions"} if hasattr(module, "config") else set()
         assert settings_now() - before == expected
+
+
+def test_threads_are_told_once_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that there is one alone afterwards."""
+    told: list[tuple[str, float]] = []
+    threads = 1
+    monkeypatch.setattr(recorder, "counter", lambda name, value: told.append((name, value)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 3})
+    watch = SettingsWatch()
+    for number, threads in enumerate((1, 8, 1, 1)):  # noqa: B007  the function above reads it
+        watch.step_ended(number + 1)
+
+    assert told == [
+        ("operator threads", 8),
+        ("cores of the process", 2),
+        ("operator threads", 1),
+        ("cores of the process", 2),
+    ]
 
 
 def test_the_timeline_is_told_in_fewer_and_fewer_steps(monkeypatch: pytest.MonkeyPatch, writer: _Writer) -> None:

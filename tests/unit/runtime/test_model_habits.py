@@ -81,7 +81,7 @@ def test_what_a_model_is_like(make: Callable[[], Made], expected: set[str]) -> N
         optimizer.step()
         habits.stepped(optimizer)
 
-    assert habits.found() == expected
+    assert set(habits.found()) == expected
 
 
 class Tagger(nn.Module):
@@ -116,7 +116,22 @@ def test_tables_of_which_a_step_reads_a_few_rows(model: Tagger, words: int, expe
     optimizer.step()
     habits.stepped(optimizer)
 
-    assert habits.found() == expected
+    assert set(habits.found()) == expected
+
+
+def test_how_much_of_a_model_is_concerned() -> None:
+    """Of its elements: half of the model's parts in double precision, and a quarter in gradients that nobody uses."""
+    body, head, model = nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)
+    parts = nn.ModuleList([body, head, model, nn.Linear(16, 16, bias=False)])
+    habits = ModelHabits()
+    habits.called(parts.double())
+    for part in parts:
+        part(torch.randn(2, 16, dtype=torch.float64)).sum().backward()
+    head.float()
+    model.float()
+    habits.stepped(torch.optim.SGD([*body.parameters(), *head.parameters(), *model.parameters()]))
+
+    assert habits.found() == {"double-precision": 0.5, "untrained-gradients": 0.25}
 
 
 def test_a_script_with_very_many_modules_has_no_model() -> None:
@@ -125,9 +140,9 @@ def test_a_script_with_very_many_modules_has_no_model() -> None:
     modules = [nn.Linear(1, 1).double() for _ in range(20)]
     for module in modules:
         habits.called(module)
-    assert habits.found() == set()
+    assert not habits.found()
     del modules[10:], module
-    assert habits.found() == {"double-precision"}
+    assert habits.found() == {"double-precision": 1.0}
 
 
 def test_what_cannot_be_looked_at_stops_no_training() -> None:
@@ -146,7 +161,7 @@ def test_what_cannot_be_looked_at_stops_no_training() -> None:
     for optimizer in (None, object(), *(SimpleNamespace(param_groups=one) for one in groups)):
         habits.stepped(optimizer)
 
-    assert habits.found() == set()
+    assert not habits.found()
 
 
 def test_the_timeline_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +169,8 @@ def test_the_timeline_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[list[str]] = []
 
     class Writer:
-        def settings(self, names: list[str]) -> None:
-            told.append(names)
+        def settings(self, on: dict[str, float]) -> None:
+            told.append(list(on))
 
     monkeypatch.setattr(recorder, "timeline", Writer)
     model, (first, second) = trained_by_two()

@@ -72,8 +72,8 @@ def test_kernels_take_the_place_of_the_training_thread(tmp_path: Path) -> None:
     assert list(trace.collectives["dur_ns"]) == [20_000_000] * 4
     assert trace.meta.clock.method == "single"
     # A profiler whose files are read was not left on by mistake.
-    assert trace.meta.settings == {0: ("tracemalloc",)}
-    assert open_trace(tmp_path / "t.json").meta.settings == {0: ("tracemalloc", "torch-profiler")}
+    assert trace.meta.settings == {0: {"tracemalloc": 0.0}}
+    assert open_trace(tmp_path / "t.json").meta.settings == {0: {"tracemalloc": 0.0, "torch-profiler": 0.0}}
     # The args of both files are found.
     waits = trace.spans[trace.spans["name"] == "DATA_WAIT"]
     assert json.loads(trace.raw_args[int(waits["args_row"].iloc[-1])]) == {"workers": 2}

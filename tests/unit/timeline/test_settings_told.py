@@ -24,12 +24,14 @@ def test_the_last_word_holds(form: ShardFormat, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("TLKIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "MIN_NBYTES", 0)
     path = tmp_path / "t.json"
-    for told, expected in (
+    tracing, more = {"tracemalloc": 0.0}, {"double-precision": 0.25, "tracemalloc": 0.0}
+    cases: list[tuple[list[dict[str, float]], dict[int, dict[str, float]]]] = [
         ([], {}),
-        ([["tracemalloc"]], {HEADER.rank: ("tracemalloc",)}),
-        ([["tracemalloc"], ["tracemalloc", "autograd-anomaly"]], {HEADER.rank: ("autograd-anomaly", "tracemalloc")}),
-        ([["tracemalloc"], []], {}),
-    ):
+        ([tracing], {HEADER.rank: tracing}),
+        ([tracing, more], {HEADER.rank: more}),
+        ([tracing, {}], {}),
+    ]
+    for told, expected in cases:
         path.write_text(shard(form, *map(form.settings, told)))
         for _ in range(2):
             assert open_trace(path).meta.settings == expected
@@ -42,3 +44,15 @@ def test_what_it_has_no_words_for_is_left_out(on: str, tmp_path: Path) -> None:
     line = f'{{"name":"tlkit_settings","ph":"M","pid":0,"tid":0,"ts":0,"args":{{"on":{on}}}}},\n'
     path.write_text(shard(ShardFormat(HEADER), line))
     assert open_trace(path).meta.settings == {}
+
+
+@pytest.mark.parametrize(
+    "shares", ['{"double-precision":"all"}', '{"double-precision":-1}', '{"double-precision":1e9}', "[1]", "null"]
+)
+def test_a_share_that_is_none_is_unknown(shares: str, tmp_path: Path) -> None:
+    """As in shards of earlier versions."""
+    path = tmp_path / "t.json"
+    args = f'{{"on":["double-precision"],"shares":{shares}}}'
+    line = f'{{"name":"tlkit_settings","ph":"M","pid":0,"tid":0,"ts":0,"args":{args}}},\n'
+    path.write_text(shard(ShardFormat(HEADER), line))
+    assert open_trace(path).meta.settings == {HEADER.rank: {"double-precision": 0.0}}

@@ -104,12 +104,36 @@ static void call_of_format(Queue *queue, const char *name, PyObject *values) {
 
 static inline int is_near(int64_t ns) { return ns < MAX_NS && ns > -MAX_NS; }
 
+static void plain_span(Queue *queue, PyObject *name, PyObject *category, int64_t tid, int64_t start_ns, int64_t end_ns,
+                       PyObject *args) {
+    PlainSpan *record = append(queue, PLAIN_SPAN, sizeof(PlainSpan), 1);
+    if (!record) return;
+    record->name = Py_NewRef(name);
+    record->category = Py_NewRef(category);
+    record->args = Py_XNewRef(args);
+    record->tid = tid;
+    record->start_ns = start_ns;
+    record->end_ns = end_ns;
+}
+
+static void plain_counter(Queue *queue, PyObject *name, int64_t at_ns, int64_t value) {
+    PlainCounter *record = append(queue, PLAIN_COUNTER, sizeof(PlainCounter), 1);
+    if (!record) return;
+    record->name = Py_NewRef(name);
+    record->at_ns = at_ns;
+    record->value = value;
+}
+
 void queue_span(Queue *queue, PyObject *name, PyObject *category, int64_t tid, int64_t start_ns, int64_t end_ns,
                 PyObject *args) {
+    if (queue->is_generic) {
+        plain_span(queue, name, category, tid, start_ns, end_ns, args);
+        return;
+    }
     int has_args = args != NULL && args != Py_None && (!PyDict_CheckExact(args) || PyDict_GET_SIZE(args));
     Template *template = NULL;
-    if (!queue->is_generic && PyUnicode_CheckExact(name) && PyUnicode_Check(category) && is_near(start_ns) &&
-        is_near(end_ns) && (!has_args || PyDict_CheckExact(args))) {
+    if (PyUnicode_CheckExact(name) && PyUnicode_Check(category) && is_near(start_ns) && is_near(end_ns) &&
+        (!has_args || PyDict_CheckExact(args))) {
         template = template_of_span(&queue->templates, queue->format, name, category, tid);
         if (!template) PyErr_Clear();
     }
@@ -128,8 +152,12 @@ void queue_span(Queue *queue, PyObject *name, PyObject *category, int64_t tid, i
 }
 
 void queue_counter(Queue *queue, PyObject *name, int64_t at_ns, int64_t value) {
+    if (queue->is_generic) {
+        plain_counter(queue, name, at_ns, value);
+        return;
+    }
     Template *template = NULL;
-    if (!queue->is_generic && PyUnicode_CheckExact(name) && is_near(at_ns)) {
+    if (PyUnicode_CheckExact(name) && is_near(at_ns)) {
         template = template_of_counter(&queue->templates, queue->format, name);
         if (!template) PyErr_Clear();
     }
@@ -441,7 +469,27 @@ static void drop_objects(Head *head) {
     } else if (head->kind == A_CALL || head->kind == A_TEXT) {
         Py_CLEAR(((CallRecord *)head)->make);
         Py_CLEAR(((CallRecord *)head)->values);
+    } else if (head->kind == PLAIN_SPAN) {
+        PlainSpan *record = (PlainSpan *)head;
+        Py_CLEAR(record->name);
+        Py_CLEAR(record->category);
+        Py_CLEAR(record->args);
+    } else if (head->kind == PLAIN_COUNTER) {
+        Py_CLEAR(((PlainCounter *)head)->name);
     }
+}
+
+/* The lines that the format makes of a plain record. */
+static PyObject *lines_of(Queue *queue, const Head *head) {
+    if (head->kind == PLAIN_SPAN) {
+        const PlainSpan *record = (const PlainSpan *)head;
+        return PyObject_CallMethod(queue->format, "span", "OOLLLO", record->name, record->category,
+                                   (long long)record->tid, (long long)record->start_ns, (long long)record->end_ns,
+                                   record->args ? record->args : Py_None);
+    }
+    const PlainCounter *record = (const PlainCounter *)head;
+    return PyObject_CallMethod(queue->format, "counter", "OLL", record->name, (long long)record->at_ns,
+                               (long long)record->value);
 }
 
 /* Turn the objects of a record into bytes; one that cannot be written is left out and counted. */
@@ -457,11 +505,18 @@ static void to_bytes(Queue *queue, Head *head) {
         bytes = as_bytes(PyObject_CallObject(record->make, record->values));
         Py_CLEAR(record->values);
         head->kind = A_TEXT;
+    } else if (head->kind == PLAIN_SPAN || head->kind == PLAIN_COUNTER) {
+        CallRecord *record = (CallRecord *)head; /* no larger than these */
+        bytes = as_bytes(lines_of(queue, head));
+        drop_objects(head);
+        record->make = record->values = NULL;
+        head->kind = A_TEXT;
+        place = &record->make;
     } else {
         return;
     }
     if (bytes) {
-        Py_SETREF(*place, bytes);
+        Py_XSETREF(*place, bytes);
         return;
     }
     PyErr_Clear();

@@ -67,7 +67,7 @@ void templates_remember(Templates *templates, PyObject *request, PyObject *call,
 
 /* Records that wait, in chunks that are used again and again. */
 
-enum { A_SPAN, A_COUNTER, SOME_LIVES, A_CALL, A_TEXT, NOTHING };
+enum { A_SPAN, A_COUNTER, SOME_LIVES, A_CALL, A_TEXT, PLAIN_SPAN, PLAIN_COUNTER, NOTHING };
 
 typedef struct {
     uint32_t nbytes; /* of the whole record */
@@ -104,6 +104,20 @@ typedef struct {
     Head head;
     PyObject *make, *values; /* a function that returns lines, and its arguments; bytes and NULL once it was called */
 } CallRecord;
+
+/* For a format that makes its lines itself: what it is called with, when its turn comes. */
+
+typedef struct {
+    Head head;
+    PyObject *name, *category, *args; /* args: anything, or NULL */
+    int64_t tid, start_ns, end_ns;
+} PlainSpan;
+
+typedef struct {
+    Head head;
+    PyObject *name;
+    int64_t at_ns, value;
+} PlainCounter;
 
 typedef struct Chunk {
     struct Chunk *next;
