@@ -39,7 +39,6 @@ class Case:
     by_hand: tuple[str, ...] | None = None
     """Arguments instead."""
     by_hand_environment: dict[str, str] = field(default_factory=dict)
-    by_hand_mpi: bool = False
 
 
 CASES = {
@@ -64,7 +63,11 @@ CASES = {
         only="cycle,threads",
         by_hand_environment={"HOROVOD_CYCLE_TIME": "1"},
     ),
-    "transport": Case(only="transport,cycle", by_hand_mpi=True),
+    "transport": Case(
+        environment={"HOROVOD_CPU_OPERATIONS": "gloo"},
+        only="transport,cycle",
+        by_hand_environment={"HOROVOD_CPU_OPERATIONS": "shm"},
+    ),
 }
 
 
@@ -96,10 +99,7 @@ def by_turns(case: Case, use: dict[str, object], rounds: int, steps: int, folder
     found = Candidate(
         name="found", value="", settings=settings, environment=environment, mpi=bool(use["flags"]), script=""
     )
-    operations = {"HOROVOD_CPU_OPERATIONS": "mpi"} if case.by_hand_mpi else {}
-    hand = Candidate(
-        name="hand", value="", environment={**case.by_hand_environment, **operations}, mpi=case.by_hand_mpi, script=""
-    )
+    hand = Candidate(name="hand", value="", environment=case.by_hand_environment, script="")
     hand_arguments = case.arguments if case.by_hand is None else case.by_hand
     inherited = {**os.environ, **case.environment}
     kinds = {

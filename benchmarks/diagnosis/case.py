@@ -68,7 +68,7 @@ class Case:
         verdict = report["verdict"]
         if verdict["class"] in self.also or verdict["cause"] in self.also_causes:
             return True
-        if self.may_lack_cores and verdict["cause"] == "starved-of-cores":
+        if self.may_lack_cores and verdict["cause"] in {"starved-of-cores", "slower-cores"}:
             return self.class_ == "healthy" or any(self._fits(finding) for finding in report["findings"])
         return self._fits(verdict)
 
