@@ -287,10 +287,20 @@ def painted(page: Page) -> str:
 
 
 def wait_until_painted(page: Page, other_than: str) -> str:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LONG_MS / 1000
     while (now := painted(page)) == other_than and time.monotonic() < deadline:
         page.wait_for_timeout(20)
     assert now != other_than
+    return now
+
+
+def settled(page: Page) -> str:
+    """What stretch is drawn, once nothing has moved it for a while."""
+    now, since = painted(page), time.monotonic()
+    while time.monotonic() - since < 0.5:  # longer than what a click sets off takes
+        page.wait_for_timeout(50)
+        if (later := painted(page)) != now:
+            now, since = later, time.monotonic()
     return now
 
 
@@ -316,11 +326,15 @@ def test_the_timeline_zooms_searches_and_tells(page: Page, address: str) -> None
     page.wait_for_function(
         "first => document.getElementById('timeline-details').innerText !== first", arg=first, timeout=LONG_MS
     )
-    now = painted(page)
+    now = settled(page)
     page.mouse.move(box["x"] + 600, box["y"] + 100)
     page.mouse.wheel(0, -800)
-    there = wait_until_painted(page, now)
-    page.wait_for_timeout(600)
+    wait_until_painted(page, now)
+    there = settled(page)
+    low = int(there.split(":")[0])
+    page.wait_for_function(
+        "low => Math.abs(+new URLSearchParams(location.search).get('from') - low) <= 2", arg=low, timeout=LONG_MS
+    )
     page.goto(page.url)
     again = painted(page)  # whole nanoseconds stand in the address
     assert all(abs(int(one) - int(other)) <= 2 for one, other in zip(again.split(":"), there.split(":"), strict=True))

@@ -150,12 +150,13 @@ export class Timeline {
   async ask() {
     if (!this.rows || !this.panes[0].layout) return;
     this.draw();
+    delete this.element.dataset.painted; // what is drawn to its end; not before all that the address asks for is there
     if (this.busy) { this.again = true; return; }
     this.busy = true;
     try {
       do { this.again = false; await Promise.all(this.panes.filter(pane => pane.layout).map(pane => pane.ask(this.view, this.hasPath))); this.draw(); } while (this.again);
     } catch (error) { this.say(`no answer: ${error.message}`); } finally { this.busy = false; }
-    this.element.dataset.painted = `${Math.floor(this.view.low)}:${Math.ceil(this.view.high)}`;
+    if (this.isRestored) this.element.dataset.painted = `${Math.floor(this.view.low)}:${Math.ceil(this.view.high)}`;
     for (const pane of this.panes) pane.label().then(isNew => { if (isNew) this.draw(); }).catch(error => this.say(error.message));
   }
 
