@@ -10,6 +10,7 @@ from ..timeline.model.trace import Trace, TraceMeta
 from ..timeline.vocabulary import CostlySetting
 from .model.arrays import Floats, Integers, IntMatrix, Matrix
 from .model.breakdown import IDLE, Breakdown
+from .model.code import CodeLooks, find_looks
 from .model.cpu_time import CpuTime
 from .model.crowding import Crowd, find_crowds
 from .model.device import Device, find_device
@@ -93,6 +94,11 @@ class Facts:
     def crowds(self) -> dict[int, Crowd]:
         """The ranks whose operators have more threads than the rank has cores."""
         return find_crowds(self.trace)
+
+    @cached_property
+    def code(self) -> CodeLooks | None:
+        """Where in the user's code the training threads were seen; None where nobody looked."""
+        return find_looks(self.trace, self.steps, self.breakdown)
 
     @cached_property
     def loading(self) -> Loading:

@@ -69,6 +69,8 @@ class LaneKind(StrEnum):
     TENSOR = "tensor"
     HOST = "host"
     """A thread that hands out work to a device."""
+    CODE = "code"
+    """Where in the code the training thread was found, now and then; no work of its own."""
     OTHER = "other"
 
 
@@ -80,6 +82,7 @@ LANE_TIDS: Final = {
     LaneKind.COMMUNICATION: 3,
     LaneKind.OTHER: 4,
     LaneKind.HOST: 5,
+    LaneKind.CODE: 6,
 }
 WORKER_TID: Final = 10
 

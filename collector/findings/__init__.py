@@ -28,6 +28,7 @@ from .latency import HighLatency
 from .long_cycle import LongCycle
 from .only_communication import MovingBytes
 from .pipeline import Pipeline
+from .places import CodeInBackward
 from .run_level import Lapses
 from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
@@ -59,6 +60,7 @@ RULES: tuple[Rule, ...] = (
     StarvedOfCores(),
     TooManyThreads(),
     BlockedPhases(),
+    CodeInBackward(),
     InterpreterLock(),
     GarbageCollection(),
     Checkpoints(),

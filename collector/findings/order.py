@@ -4,7 +4,7 @@ Several changes help against the same communication: without the barriers, with 
 departure (a slow link, calls that somebody added, slow agreement) is what a reader looks for; that the model has large
 tensors, or that there is a quicker transport, holds for a healthy run, too.  So a rule on communication may say that its gain
 counts less (`Finding.order_gain`), and a finding with a larger gain then comes right behind the one that counts more.  A layer of
-the model also gives way to faults of other classes that gain more than it counts.
+the model also gives way to faults of other classes that gain more than it counts, and not much less than itself.
 
 That a machine is loaded is a circumstance of the run, and no fault of the job: what would still be worth a change if the cores
 were free, or half as much as the circumstance, comes before it.
@@ -24,6 +24,8 @@ ONLY_WHEN: Final = frozenset({"periodic-stalls", "outlier-steps", "slower-cores"
 OF_CIRCUMSTANCE: Final = 0.5
 #: Communication that nothing is wrong with but the model's size.
 OF_THE_MODEL: Final = frozenset({"oversize-gradient"})
+#: It gives way to faults with this share of its gain.
+GIVES_WAY: Final = 0.4
 #: Communication that the script asks for; how long agreeing and moving take is the machine's, too, where cores are taken.
 OF_THE_SCRIPT: Final = frozenset(
     {
@@ -55,14 +57,15 @@ def _departures_first(ordered: Sequence[Finding]) -> list[Finding]:
     for one in ordered:
         place = len(found)
         if one.class_ != "communication" and one.cause not in CIRCUMSTANCES | ONLY_WHEN:
-            while place and _is_of_model(found[place - 1]) and _counts(found[place - 1]) < one.predicted_gain:
+            while place and _gives_way(found[place - 1], one):
                 place -= 1
         found.insert(place, one)
     return found
 
 
-def _is_of_model(finding: Finding) -> bool:
-    return finding.cause in OF_THE_MODEL and finding.order_gain is not None
+def _gives_way(layer: Finding, fault: Finding) -> bool:
+    is_of_model = layer.cause in OF_THE_MODEL and layer.order_gain is not None
+    return is_of_model and fault.predicted_gain > max(_counts(layer), GIVES_WAY * layer.predicted_gain)
 
 
 def _counts(finding: Finding) -> float:

@@ -16,7 +16,7 @@ from ..model.words import milliseconds
 from . import figures, figures_communication, figures_ranks
 from .device import device_tables
 from .markup import scrolling
-from .summary import Summary, summarize, title_of
+from .summary import CODE_TITLE, Summary, summarize, title_of
 from .svg import STYLE, to_svg
 
 _COLOURS: Final = {
@@ -80,6 +80,7 @@ def to_html(summary: Summary, analysis: Analysis) -> str:
         _scaling(summary),
         _parts(summary),
         _blame(summary),
+        _code(summary),
         *(table.to_html(_text) for table in device_tables(summary.device)),
         _findings(summary),
         *_plots(summary, analysis),
@@ -220,6 +221,14 @@ def _blame(summary: Summary) -> str:
         for row in summary.blame
     ]
     return _table("Where the step goes", ("rank", "track", "category", "name", "why", "mean", "share"), rows)
+
+
+def _code(summary: Summary) -> str:
+    rows = [
+        (row.line, row.function, row.place.text, row.part, milliseconds(row.place.mean_ns), f"{row.place.share:.1%}")
+        for row in summary.code
+    ]
+    return _table(CODE_TITLE, ("line", "function", "text", "part", "mean", "share"), rows)
 
 
 def _findings(summary: Summary) -> str:

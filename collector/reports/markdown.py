@@ -23,7 +23,7 @@ def escape(text: str) -> str:
 
 def to_markdown(summary: Summary) -> str:
     """The verdict, the plan, the parts of the step, the findings and what was predicted."""
-    blocks = (_condition, _verdict, _plan, _steps, _device, _blame, _predictions, _scaling, _findings, _notes)
+    blocks = (_condition, _verdict, _plan, _steps, _device, _blame, _code, _predictions, _scaling, _findings, _notes)
     return "\n\n".join("\n".join(lines) for block in blocks if (lines := list(block(summary)))) + "\n"
 
 
@@ -69,6 +69,14 @@ def _blame(summary: Summary) -> Iterator[str]:
     for row in summary.blame[:_MAX_BLAMED]:
         who = escape(f"rank {row.rank} {row.track}: {row.category} {row.name}".rstrip())
         yield f"| {who} | {escape(row.why)} | {milliseconds(row.mean_ns)} | {row.share:.1%} |"
+
+
+def _code(summary: Summary) -> Iterator[str]:
+    if summary.code:
+        yield from ("| line | function | text | part | mean | share |", "| --- | --- | --- | --- | --- | --- |")
+    for row in summary.code:
+        texts = " | ".join(escape(text) for text in (row.line, row.function, row.place.text, row.part))
+        yield f"| {texts} | {milliseconds(row.place.mean_ns)} | {row.place.share:.1%} |"
 
 
 def _predictions(summary: Summary) -> Iterator[str]:

@@ -11,6 +11,7 @@ from ...timeline.vocabulary import Category
 from ..analysis import Analysis
 from ..compare.scaling import describe_scaling
 from ..findings import Finding
+from ..findings.places import described
 from ..model.arrays import Integers
 from ..predict.what_if import describe
 from .device import device_record
@@ -45,6 +46,7 @@ def to_report(summary: Summary) -> dict[str, Any]:
         "verdict": _finding(summary.verdict, full=False),
         "findings": [_finding(finding, full=True) for finding in summary.findings],
         "blame": _blame(summary),
+        "code": [{"part": row.part, **described(row.place)} for row in summary.code],
         "plan": [{**_finding(step.finding, full=False), "step_ns": round(step.step_ns)} for step in summary.plan],
         "model_error_ratio": None if summary.model_error_ratio is None else round(summary.model_error_ratio, 6),
         "device": device_record(summary.device),

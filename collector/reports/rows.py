@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..findings import Finding
+from ..model.code import Place
 from ..model.words import milliseconds
 
 #: A part of a step below this share has no bar.
@@ -102,6 +103,24 @@ class BlameRow:
     why: str
     mean_ns: float
     share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeRow:
+    """A line of the user's code, and what it takes of one part of the step."""
+
+    part: str
+    place: Place
+
+    @property
+    def line(self) -> str:
+        """`train.py:57`."""
+        return f"{self.place.file}:{self.place.lines[0]}"
+
+    @property
+    def function(self) -> str:
+        """`augment()`; "" on the level of the module."""
+        return "" if self.place.function == "<module>" else f"{self.place.function}()"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,7 @@ from ..model.waiting import waits_for
 from ..model.words import milliseconds
 from ..predict.what_if import Prediction
 from .palette import COLOURS, label_of
-from .rows import BlameRow, CollectiveRow, Difference, Part, PathRow, PlanStep, RankRow, WaitRow
+from .rows import BlameRow, CodeRow, CollectiveRow, Difference, Part, PathRow, PlanStep, RankRow, WaitRow
 
 #: Findings that promise less are noise to a reader.
 MIN_SHOWN_GAIN: Final = 0.01
@@ -36,6 +36,11 @@ MAX_ON_PATH: Final = 6
 MAX_RANKS: Final = 16
 MAX_COLLECTIVES: Final = 12
 MAX_FILES: Final = 4
+#: Lines of the user's code worth one of the report, and how often somebody has to have looked.
+MIN_CODE_SHARE: Final = 0.03
+MAX_CODE_LINES: Final = 8
+MIN_CODE_LOOKS: Final = 40
+CODE_TITLE: Final = "Where in your code"
 
 #: Parts that the table of ranks shows one by one.
 RANK_PARTS: Final = tuple(
@@ -92,6 +97,8 @@ class Summary:
     scaling: Scaling | None = None
     blame: tuple[BlameRow, ...] = ()
     """Where the step goes: largest share first; shares sum to 1."""
+    code: tuple[CodeRow, ...] = ()
+    """Lines of the user's code that take most; empty where nobody looked."""
     device: Device | None = None
     """None where the trace shows none."""
     plan: tuple[PlanStep, ...] = ()
@@ -166,6 +173,7 @@ def summarize(analysis: Analysis, predictions: Sequence[Prediction] = (), scaled
         predictions=tuple(predictions),
         scaling=scaled,
         blame=_blame(analysis),
+        code=_code(analysis),
         plan=tuple(PlanStep(finding=step.finding, step_ns=step.step_ns) for step in analysis.plan),
         model_error_ratio=None if facts.replay is None else facts.replay.error_ratio,
     )
@@ -190,6 +198,15 @@ def _blame(analysis: Analysis) -> tuple[BlameRow, ...]:
         )
         for row in table.to_dict("records")
     )
+
+
+def _code(analysis: Analysis) -> tuple[CodeRow, ...]:
+    """Lines that take a noticeable share of a step, largest first."""
+    looks = analysis.facts.code
+    if looks is None or len(looks) < MIN_CODE_LOOKS:
+        return ()
+    lines = [CodeRow(part=part, place=place) for part, place in looks.lines() if place.share >= MIN_CODE_SHARE]
+    return tuple(lines[:MAX_CODE_LINES])
 
 
 def title_of(finding: Finding) -> str:

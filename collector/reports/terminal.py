@@ -16,7 +16,7 @@ from ..findings import Finding
 from ..model.words import milliseconds
 from .device import device_tables
 from .rows import Part
-from .summary import RANK_PARTS, Summary, title_of
+from .summary import CODE_TITLE, RANK_PARTS, Summary, title_of
 
 _CLASS_STYLE: Final = {"healthy": "green", "unknown": "yellow"}
 _BAR_WIDTH: Final = 30
@@ -38,6 +38,7 @@ def render(summary: Summary, console: Console) -> None:
         _anatomy(summary),
         *(table.to_terminal() for table in device_tables(summary.device)),
         _blame(summary),
+        _code(summary),
         _ranks(summary),
         _path(summary),
         _collectives(summary),
@@ -137,6 +138,22 @@ def _blame(summary: Summary) -> RenderableType | None:
     rest = summary.blame[_MAX_BLAMED:]
     if rest:
         table.caption = f"and {len(rest)} more"
+    return Group(Text(), table)
+
+
+def _code(summary: Summary) -> RenderableType | None:
+    if not summary.code:
+        return None
+    table = Table(title=CODE_TITLE, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("line", no_wrap=True)
+    for name in ("function", "text"):
+        table.add_column(name)
+    table.add_column("part")
+    for name in ("mean", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in summary.code:
+        texts = (Text(clean(text)) for text in (row.line, row.function, row.place.text, row.part))
+        table.add_row(*texts, milliseconds(row.place.mean_ns), f"{row.place.share:.1%}")
     return Group(Text(), table)
 
 

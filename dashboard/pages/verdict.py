@@ -8,7 +8,7 @@ from ...collector.findings import Finding
 from ...collector.model.words import milliseconds
 from ...collector.predict.controls import AS_IT_IS, SLIDERS, SWITCHES
 from ...collector.reports import figures, figures_ranks
-from ...collector.reports.summary import describe_steps, title_of
+from ...collector.reports.summary import CODE_TITLE, describe_steps, title_of
 from ...timeline.commands.arguments import clean
 from ...timeline.vocabulary import LaneKind
 from ..components import card, chart, finding_card, link, table
@@ -40,6 +40,7 @@ def layout(view: View) -> Any:
         chart(figures.anatomy(view.analysis, view.theme), "The mean step of every rank")
         if has_steps and not many
         else None,
+        _code(view),
         _findings(view),
         what_if() if has_steps and facts.breakdown.knows_compute else None,
         card("Notes", html.Ul([html.Li(clean(note)) for note in summary.notes])) if summary.notes else None,
@@ -131,6 +132,22 @@ def _findings(view: View) -> Any:
         className="card",
         **{"aria-label": "findings"},
     )
+
+
+def _code(view: View) -> Any:
+    """The lines of the training script that take most."""
+    rows = [
+        (
+            clean(row.line),
+            clean(row.function),
+            clean(row.place.text),
+            row.part,
+            milliseconds(row.place.mean_ns),
+            f"{row.place.share:.1%}",
+        )
+        for row in view.summary.code
+    ]
+    return card(CODE_TITLE, table(("line", "function", "text", "part", "mean", "share"), rows)) if rows else None
 
 
 def _page_of(view: View, finding: Finding) -> str:

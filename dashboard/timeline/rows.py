@@ -27,6 +27,7 @@ ORDER: Final = (
     LaneKind.COMPUTE,
     LaneKind.COMMUNICATION,
     LaneKind.HOST,
+    LaneKind.CODE,
     LaneKind.OTHER,
     LaneKind.TENSOR,
 )

@@ -13,6 +13,7 @@ from typing import Any, Final
 from ...timeline.record import recorder
 from ...timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU
 from . import allocator, amd, nvml, own_device
+from .code_samples import CodeSampler
 from .own_device import InUse
 from .sources import CounterSource, Sample
 
@@ -45,15 +46,20 @@ class Sampler:
         self._only_load = only_load
         self._local_rank, self._device = local_rank, device
         self._stopping = threading.Event()
+        self._code = None if only_load else CodeSampler()
         self._thread = threading.Thread(target=self._run, name="tlkit-sampler", daemon=True)
 
     def start(self) -> None:
         """Sample from now on."""
         self._thread.start()
+        if self._code is not None:
+            self._code.start()
 
     def stop(self) -> None:
         """Stop; the thread has ended afterwards."""
         self._stopping.set()
+        if self._code is not None:
+            self._code.stop()
         self._thread.join(timeout=5)
 
     def _run(self) -> None:

@@ -5,6 +5,7 @@ marks the steps, until it has been silent for a while.
 """
 
 import os
+import threading
 from typing import Any, Final
 
 from ...timeline.record import recorder
@@ -31,6 +32,8 @@ class StepTracker:
     def __init__(self) -> None:
         self._start_ns: int | None = None
         self._number = 0
+        self.thread = 0
+        """That trains, by `threading.get_ident`; 0 before it has begun a step."""
         self._marker = 0
         self._silent = 0
         self._recorded = 0
@@ -41,6 +44,11 @@ class StepTracker:
     def steps_of(self, writer: ShardWriter) -> int | None:
         """Steps that this timeline has, the one that is written or was last; None if the training did nothing meanwhile."""
         return self._recorded if self._writer is writer else None
+
+    @property
+    def number(self) -> int:
+        """Of the step that is under way."""
+        return self._number
 
     def forget(self) -> None:
         """Another recording begins: its first step is step 0."""
@@ -84,6 +92,8 @@ class StepTracker:
 
     def _begin(self, at_ns: int) -> None:
         self._start_ns = at_ns
+        if recorder.is_training_thread():
+            self.thread = threading.get_ident()
         recorder.begin_step()
         nvtx = recorder.nvtx()
         if nvtx is not None:

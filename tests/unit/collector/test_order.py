@@ -43,6 +43,8 @@ def test_a_fault_of_another_class_comes_before_what_counts_less() -> None:
 
     assert causes(model, finding("host-code", 0.2, class_="compute")) == ["host-code", "oversize-gradient"]
     assert causes(model, finding("host-code", 0.18, class_="compute")) == ["oversize-gradient", "host-code"]
+    large = finding("oversize-gradient", 0.45, counts=0.1)
+    assert causes(large, finding("host-code", 0.13, class_="compute")) == ["oversize-gradient", "host-code"]
     for cause in ("starved-of-cores", "slow-stretch"):
         assert causes(model, finding(cause, 0.3, class_="compute")) == ["oversize-gradient", cause]
     assert causes(finding("slow-link", 0.4), model, slow) == ["slow-link", "slow-forward", "oversize-gradient"]

@@ -1,0 +1,164 @@
+"""Which line of the code a finding is about, where the training thread was looked at while it was recorded."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from ...timeline.vocabulary import Category
+from ..facts import Facts
+from ..model.code import CodeLooks, Place
+from ..model.words import milliseconds
+from .base import WORTH_RATIO, Finding, promise
+
+_DATA: Final = str(Category.DATA)
+_FORWARD: Final = str(Category.FORWARD)
+_BACKWARD: Final = str(Category.BACKWARD)
+
+#: Causes that lie in one part of the step, on the ranks that they name.
+_PART_OF: Final = {
+    "host-code": str(Category.OTHER),
+    "slow-loader": _DATA,
+    "slow-loader-on-some-ranks": _DATA,
+    "blocked-forward": _FORWARD,
+    "blocked-backward": _BACKWARD,
+    "blocked-optimizer": str(Category.OPTIMIZER),
+    "checkpoint-stall": str(Category.CHECKPOINT),
+}
+#: Code of these runs in any step, and waits for what others do: that it was seen there says nothing of a line.
+_ON_THEIR_OWN: Final = frozenset(
+    {"torch", "tlkit", "horovod", "threading", "multiprocessing", "queue", "concurrent", "selectors"}
+)
+#: It is most of what a sentence speaks of.
+_MOST: Final = 0.75
+#: Of the looks in a function that is called back in backward so many are at its own lines.
+_OWN_LINES: Final = 0.2
+#: The user's own gradient of an operation, and what checkpointing computes once more.
+_OF_AUTOGRAD: Final = frozenset({"backward", "vjp", "jvp", "forward"})
+
+
+def with_places(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with the line of the code that each is about where that is known."""
+    return [_with_place(facts, finding) for finding in findings]
+
+
+def _with_place(facts: Facts, finding: Finding) -> Finding:
+    part = _part(finding)
+    if facts.code is None or part is None or part not in facts.breakdown.parts_ns:
+        return finding
+    rows = [row for row, rank in enumerate(facts.ranks) if rank in finding.ranks]
+    # Beside ranks without it, what those do as well is usual.
+    beside = [row for row in range(len(facts.ranks)) if row not in rows] if finding.class_ == "straggler" else []
+    named = finding.evidence.get("steps")
+    steps = None
+    if finding.evidence.get("pattern") in {"periodic", "sometimes", "window"} and isinstance(named, list):
+        steps = np.isin(facts.steps.numbers, named)
+    place = facts.code.hottest(part, rows, steps=steps, beside=beside, libraries_left_out=_ON_THEIR_OWN)
+    if place is None:
+        return finding
+    much = "Most" if place.share >= _MOST else "Much"
+    inside = f" (inside {place.library})" if place.library else ""
+    return replace(
+        finding,
+        sentence=f"{finding.sentence} {much} of it is at {place.where}{inside}.",
+        evidence={**finding.evidence, "code": described(place)},
+    )
+
+
+def _part(finding: Finding) -> str | None:
+    by_part = finding.evidence.get("excess_by_category_ns") if finding.class_ == "straggler" else None
+    if isinstance(by_part, dict) and by_part:
+        return str(max(by_part, key=lambda name: float(by_part[name])))
+    told = finding.evidence.get("part")
+    return _PART_OF.get(finding.cause) or (told if isinstance(told, str) else None)
+
+
+def described(place: Place) -> dict[str, Any]:
+    """A place as reports have it."""
+    return {
+        "file": place.file,
+        "lines": list(place.lines),
+        "function": place.function,
+        "text": place.text,
+        "library": place.library,
+        "mean_ns": round(place.mean_ns),
+        "share": round(place.share, 3),
+        "looks": place.looks,
+    }
+
+
+class CodeInBackward:
+    """Functions of the user's that run in backward: hooks on gradients and modules."""
+
+    def find(self, facts: Facts) -> Sequence[Finding]:
+        """At most one finding, for what all ranks have (one rank alone is a straggler)."""
+        code = facts.code
+        if code is None or facts.replay is None or facts.breakdown.on_device:
+            return []
+        spent = np.array([sum(_called_back(code, [row]).values()) for row in range(len(facts.ranks))])
+        took = facts.part(_BACKWARD).astype(float)
+        # What is blocked there is another finding's (blocked.py), which has a line, too.
+        working_ns = np.maximum(spent - _blocked_ns(facts), 0.0)
+        share = np.divide(working_ns, took.mean(axis=1), out=np.zeros(len(spent)), where=took.mean(axis=1) > 0)
+        less = took * min(float(share.min()), 1.0)
+        outcome = facts.outcome(facts.without(_BACKWARD, less))
+        if outcome.gain < WORTH_RATIO / 2:
+            return []
+        by_function = _called_back(code, range(len(facts.ranks)))
+        names = sorted(by_function, key=lambda key: -by_function[key])
+        told = ", ".join(f"{function}() in {file}" for file, function in names[:3])
+        return [
+            promise(
+                outcome,
+                class_="compute",
+                cause="code-in-backward",
+                ranks=facts.ranks,
+                confidence=0.7,
+                evidence={
+                    "by_function_ns": {
+                        f"{file} {function}": round(by_function[file, function]) for file, function in names[:10]
+                    },
+                    "pattern": "always",
+                },
+                remedy=(
+                    "Do once a step, for all gradients together and after backward, what hooks do for each tensor "
+                    "(clip_grad_norm_, torch._foreach_norm, one statistic for all), do it every so many steps, or leave it out."
+                ),
+                sentence=(
+                    f"Of each backward {milliseconds(float(spent.mean()))} are code of yours that autograd calls back, hooks on "
+                    f"gradients or modules: {told}."
+                ),
+            )
+        ]
+
+
+def _blocked_ns(facts: Facts) -> np.ndarray:
+    """How long each rank is blocked in a mean step's backward, as far as counters tell: float[rank]."""
+    cpu = facts.cpu
+    if not cpu.is_known or not cpu.knows_starved or _BACKWARD not in cpu.metered:
+        return np.zeros(len(facts.ranks))
+    blocked = facts.part(_BACKWARD) - cpu.running_ns[_BACKWARD] - cpu.starved_ns[_BACKWARD]
+    mean: np.ndarray = np.maximum(blocked.mean(axis=1), 0.0)
+    return mean
+
+
+def _called_back(code: CodeLooks, rows: Sequence[int]) -> dict[tuple[str, str], float]:
+    """By file and function what each takes of a mean step's backward on some ranks, ns; those that autograd calls back."""
+    spent = code.spent(code.chosen(_BACKWARD, rows), _BACKWARD, rows)
+    in_forward = code.spent(code.chosen(_FORWARD, rows), _FORWARD, rows)
+    found: dict[tuple[str, str], float] = {}
+    own: dict[tuple[str, str], float] = {}
+    also_in_forward = set()
+    for number in np.flatnonzero((spent > 0) | (in_forward > 0)).tolist():
+        place = code.places[number]
+        key = (place.file, place.function)
+        found[key] = found.get(key, 0.0) + float(spent[number])
+        own[key] = own.get(key, 0.0) + (float(spent[number]) if not place.library else 0.0)
+        if in_forward[number] > 0:
+            also_in_forward.add(key)
+    return {
+        key: ns
+        for key, ns in found.items()
+        if own[key] > _OWN_LINES * ns and key not in also_in_forward and key[1] not in _OF_AUTOGRAD
+    }

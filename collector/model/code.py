@@ -1,0 +1,238 @@
+"""Which lines of the user's code the parts of a step are spent in, out of looks at the training thread now and then.
+
+A look says where the training thread was at one moment; which part of the step that was, the spans around it say.  Of the looks
+in a part each counts for the time since the one before, and together they stand for the part's time: nothing of a part is counted
+that its spans do not show.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from ...timeline.model.code_spans import OWN, CodeSpan, parse_code_span
+from ...timeline.model.trace import Trace
+from ...timeline.vocabulary import Category, LaneKind
+from .arrays import Floats, Integers, Mask
+from .breakdown import EXPOSED, PARTS, Breakdown
+from .steps import Steps
+
+#: Fewer looks say nothing.
+MIN_LOOKS: Final = 5
+#: A line with so much of what is looked for is where it is.
+MIN_SHARE: Final = 0.4
+_MAX_TEXT: Final = 80
+_MAX_ARGS: Final = 4096
+_OTHER: Final = PARTS.index(str(Category.OTHER))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A line, or a whole function, that a part of the step is spent in."""
+
+    file: str
+    function: str
+    lines: tuple[int, int]
+    """The first and the last; the same for one line."""
+    text: str
+    """Of the line, "" where it is unknown or there are several."""
+    library: str
+    """Which it calls for most of its time; OWN if none."""
+    mean_ns: float
+    """Of a step."""
+    share: float
+    """Of what was looked for."""
+    looks: int
+
+    @property
+    def where(self) -> str:
+        """`train.py:57, in augment(): x = slow(x)`."""
+        first, last = self.lines
+        line = f"{self.file}:{first}" if first == last else f"{self.file}:{first} to {last}"
+        function = "" if self.function.startswith("<module") else f", in {self.function}()"
+        return f"{line}{function}" + (f": {self.text}" if self.text else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeLooks:
+    """The looks within the analysed steps: n of them."""
+
+    row: Integers
+    """int64[n], of the steps' ranks."""
+    step: Integers
+    """int64[n], column of the steps."""
+    part: Integers
+    """int64[n], of breakdown.PARTS."""
+    ns: Floats
+    """float64[n], what each stands for."""
+    place: Integers
+    """int64[n], of `places`."""
+    places: tuple[CodeSpan, ...]
+    texts: tuple[str, ...]
+    """Of the lines of `places`."""
+    part_ns: dict[str, np.ndarray]
+    """What the parts take: int64[rank, step]."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @cached_property
+    def libraries(self) -> tuple[str, ...]:
+        """Of each place."""
+        return tuple(place.library for place in self.places)
+
+    def chosen(self, part: str, rows: Sequence[int], steps: Mask | None = None) -> Mask:
+        """Which looks are in a part, on some ranks, in some steps: bool[n]."""
+        wanted: Mask = (self.part == PARTS.index(part)) & np.isin(self.row, rows)
+        return wanted if steps is None else wanted & steps[self.step]
+
+    def spent(self, chosen: Mask, part: str, rows: Sequence[int], steps: Mask | None = None) -> Floats:
+        """The mean of a step that each place has of a part, of ranks and steps: float[place], ns."""
+        took = self.part_ns[part][list(rows)]
+        mean_ns = float((took if steps is None else took[:, steps]).mean()) if took.size else 0.0
+        weights = np.bincount(self.place[chosen], self.ns[chosen], len(self.places))
+        found: Floats = weights / max(float(weights.sum()), 1.0) * mean_ns
+        return found
+
+    def hottest(
+        self,
+        part: str,
+        rows: Sequence[int],
+        *,
+        steps: Mask | None = None,
+        beside: Sequence[int] = (),
+        libraries_left_out: frozenset[str] = frozenset(),
+    ) -> Place | None:
+        """Where most of a part is spent; None if nowhere in particular, or if that cannot be told.
+
+        Args:
+            rows: ranks, by row.
+            steps: bool[step]; None for all.
+            beside: of ranks that are usual: what they spend at a place is not counted.
+            libraries_left_out: looks inside of these are not counted.
+        """
+        chosen = self.chosen(part, rows, steps)
+        if int(chosen.sum()) < MIN_LOOKS:
+            return None
+        spent = self.spent(chosen, part, rows, steps)
+        if beside:
+            spent = np.maximum(spent - self.spent(self.chosen(part, beside), part, beside), 0.0)
+        total = float(spent.sum())
+        if libraries_left_out:
+            spent = np.where(np.isin(self.libraries, list(libraries_left_out)), 0.0, spent)
+        counts = np.bincount(self.place[chosen], minlength=len(self.places))
+        return self._most(spent, counts, total)
+
+    def lines(self) -> list[tuple[str, Place]]:
+        """All lines with the part of the ranks' own work that each is in, over all ranks; largest first."""
+        rows = sorted(set(self.row.tolist()))
+        step_ns = float(sum(took[rows].mean() for took in self.part_ns.values())) if rows else 0.0
+        found: list[tuple[str, Place]] = []
+        for number in np.unique(self.part).tolist():
+            chosen = self.chosen(PARTS[number], rows)
+            if PARTS[number] in EXPOSED or int(chosen.sum()) < MIN_LOOKS:
+                continue
+            spent = self.spent(chosen, PARTS[number], rows)
+            counts = np.bincount(self.place[chosen], minlength=len(self.places))
+            keys = [(place.file, place.line, place.function) for place in self.places]
+            found += [
+                (PARTS[number], self._place(members, spent, counts, step_ns))
+                for members in _grouped(keys, np.flatnonzero(spent > 0))
+            ]
+        return sorted(found, key=lambda pair: -pair[1].mean_ns)
+
+    def _most(self, spent: Floats, counts: Integers, total: float) -> Place | None:
+        """The line with most of it, else the function."""
+        there = np.flatnonzero(spent > 0)
+        by_line = [(place.file, place.line, place.function) for place in self.places]
+        by_function = [(place.file, 0, place.function) for place in self.places]
+        for keys in (by_line, by_function):
+            groups = _grouped(keys, there)
+            if not groups:
+                return None
+            place = self._place(max(groups, key=lambda members: float(spent[members].sum())), spent, counts, total)
+            is_told = place.lines[0] == place.lines[1] or not place.function.startswith("<module")
+            if is_told and place.share >= MIN_SHARE and place.looks >= MIN_LOOKS:
+                return place
+        return None
+
+    def _place(self, members: list[int], spent: Floats, counts: Integers, total: float) -> Place:
+        lines = [self.places[member].line for member in members]
+        largest = max(members, key=lambda member: float(spent[member]))
+        mean_ns = float(spent[members].sum())
+        in_library = float(spent[largest]) > mean_ns / 2 and min(lines) == max(lines)
+        return Place(
+            file=self.places[largest].file,
+            function=self.places[largest].function,
+            lines=(min(lines), max(lines)),
+            text=self.texts[largest] if min(lines) == max(lines) else "",
+            library=self.places[largest].library if in_library else OWN,
+            mean_ns=mean_ns,
+            share=mean_ns / max(total, 1.0),
+            looks=int(counts[members].sum()),
+        )
+
+
+def _grouped(keys: Sequence[tuple[str, int, str]], numbers: np.ndarray) -> list[list[int]]:
+    """The numbers of equal keys together."""
+    groups: dict[tuple[str, int, str], list[int]] = {}
+    for number in numbers.tolist():
+        groups.setdefault(keys[number], []).append(number)
+    return list(groups.values())
+
+
+def find_looks(trace: Trace, steps: Steps, breakdown: Breakdown) -> CodeLooks | None:
+    """The looks of a trace; None where it has none, or does not say which part of a step was when."""
+    spans = trace.spans[trace.spans["lane_kind"] == str(LaneKind.CODE)]
+    if spans.empty or not steps.count or not breakdown.moments or breakdown.on_device:
+        return None
+    names = spans["name"].cat.remove_unused_categories()
+    told = [parse_code_span(name) for name in names.cat.categories]
+    pieces = []
+    for row, rank in enumerate(steps.ranks):
+        mine = np.flatnonzero(((spans["rank"] == rank) & (spans["dur_ns"] > 0)).to_numpy())
+        at_ns = (spans["start_ns"].to_numpy() + spans["dur_ns"].to_numpy())[mine]
+        column = np.searchsorted(steps.start_ns[row], at_ns, side="right") - 1
+        inside = (column >= 0) & (at_ns < steps.end_ns[row][np.maximum(column, 0)])
+        mine, at_ns, column = mine[inside], at_ns[inside], column[inside]
+        part = np.full(len(mine), _OTHER)
+        for name, moments in breakdown.moments[row].items():
+            if len(moments):
+                before = np.searchsorted(moments[:, 0], at_ns, side="right") - 1
+                part[(before >= 0) & (at_ns < moments[np.maximum(before, 0), 1])] = PARTS.index(name)
+        pieces.append((np.full(len(mine), row), column, part, mine))
+    row_of, column_of, part_of, number_of = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    place_of = names.cat.codes.to_numpy()[number_of].astype(np.int64)
+    is_known = np.array([place is not None for place in told], bool)[place_of]
+    return CodeLooks(
+        row=row_of[is_known],
+        step=column_of[is_known],
+        part=part_of[is_known],
+        ns=spans["dur_ns"].to_numpy()[number_of][is_known].astype(float),
+        place=place_of[is_known],
+        places=tuple(CodeSpan("", 0, "", OWN) if place is None else place for place in told),
+        texts=_texts(trace, spans, names),
+        part_ns=dict(breakdown.parts_ns),
+    )
+
+
+def _texts(trace: Trace, spans: pd.DataFrame, names: pd.Series) -> tuple[str, ...]:
+    """Of each place the text of its line, as one of its spans tells it."""
+    codes = names.cat.codes.to_numpy()
+    firsts = dict(zip(codes[::-1].tolist(), spans["args_row"].to_numpy()[::-1].tolist(), strict=True))
+    return tuple(_text(trace, firsts.get(code, -1)) for code in range(len(names.cat.categories)))
+
+
+def _text(trace: Trace, args_row: int) -> str:
+    if args_row < 0:
+        return ""
+    try:
+        args = json.loads(trace.raw_args[args_row][:_MAX_ARGS] or b"{}")
+    except ValueError:
+        return ""
+    text = args.get("text") if isinstance(args, dict) else None
+    return " ".join(text.split())[:_MAX_TEXT] if isinstance(text, str) else ""

@@ -1,0 +1,178 @@
+"""Which lines of the user's code the parts of a step are spent in."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.traces import MS, make_trace, uniform
+from tlkit.collector import Analysis, analyze
+from tlkit.collector.model.code import Place
+from tlkit.collector.reports.summary import summarize
+from tlkit.timeline.model.trace import SPAN_COLUMNS, Trace, make_table
+
+from .test_diagnosis import HEALTHY, jittered
+from .test_rules import best
+
+STEPS = 40
+Line = str
+Seen = Callable[[str], Line]
+
+
+def looked_at(
+    trace: Trace, seen: Mapping[int, Seen], *, text: bytes = b'{"text":"x = slow(x)"}', every_ms: int = 7
+) -> Trace:
+    """With a look every few milliseconds, at what `seen` tells of each rank by the part that is under way."""
+    rows: dict[str, list[object]] = {name: [] for name in SPAN_COLUMNS}
+    spans = trace.spans[trace.spans["lane_kind"].isin(["compute", "data loading"])]
+    for rank, tell in seen.items():
+        mine = spans[spans["rank"] == rank]
+        starts, ends = mine["start_ns"].to_numpy(), (mine["start_ns"] + mine["dur_ns"]).to_numpy()
+        for at in range(every_ms * MS, int(ends.max()), every_ms * MS):
+            under = np.flatnonzero((starts <= at) & (at < ends))
+            part = str(mine["category"].iloc[under[-1]]) if len(under) else "other"
+            values = (rank, "code", "code", "other", tell(part), at - every_ms * MS, every_ms * MS, len(trace.raw_args))
+            for column, value in zip(SPAN_COLUMNS, values, strict=True):
+                rows[column].append(value)
+    every = pd.concat([trace.spans.astype({"name": "object"}), pd.DataFrame(rows)], ignore_index=True)
+    every = every.sort_values(["rank", "start_ns"], kind="stable", ignore_index=True)
+    table = make_table(SPAN_COLUMNS, {name: every[name].to_numpy() for name in SPAN_COLUMNS})
+    return replace(trace, spans=table, raw_args=[*trace.raw_args, text])
+
+
+def in_loop(part: str) -> Line:
+    """The loop's own code calls a function of the user's; all else is the framework's."""
+    return "train.py:57 augment" if part == "other" else "train.py:80 <module> (in torch)"
+
+
+def run(parts: Mapping[str, float], seen: Seen) -> Analysis:
+    """Two ranks whose steps have parts (ms) that are not as usual."""
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | dict(parts))))
+    return analyze(looked_at(trace, dict.fromkeys(range(2), seen)))
+
+
+def test_code_of_the_loop_has_a_line() -> None:
+    """In words, in the evidence, and in the table of lines."""
+    analysis = run({"host": 90}, in_loop)
+    finding = best(analysis, "host-code")
+
+    assert "at train.py:57, in augment(): x = slow(x)." in finding.sentence
+    assert finding.evidence["code"]["lines"] == [57, 57]
+    first = summarize(analysis).code[0]
+    others = float(analysis.facts.part("other").mean())
+    assert (first.line, first.function, first.part) == ("train.py:57", "augment()", "other")
+    assert first.place.mean_ns == pytest.approx(others, rel=0.01)
+
+
+def test_what_other_ranks_do_as_well_is_not_the_slow_ones() -> None:
+    """The line that only the slow rank spends its time at is named."""
+
+    class Alternating:
+        count = 0
+
+        def __call__(self, part: str) -> Line:
+            self.count += 1
+            return "train.py:12 log" if part == "other" and self.count % 3 else in_loop(part)
+
+    steps = [uniform(1, STEPS, HEALTHY | {"host": other})[0] for other in (30, 90)]
+    steps = jittered(steps)
+    analysis = analyze(looked_at(make_trace(steps), {0: in_loop, 1: Alternating()}, every_ms=3))
+    finding = best(analysis, "slow-host-code")
+
+    assert finding.ranks == (1,)
+    assert "train.py:12, in log()" in finding.sentence
+
+
+def test_a_hook_in_backward_is_named() -> None:
+    """By its function, with what it takes; not the line that called backward."""
+
+    class Hooked:
+        count = 0
+
+        def __call__(self, part: str) -> Line:
+            self.count += 1
+            return f"model.py:{20 + self.count % 3} clip" if part == "backward" and self.count % 2 else in_loop("")
+
+    analysis = run({"backward": 100}, Hooked())
+    finding = best(analysis, "code-in-backward")
+    half = float(analysis.facts.part("backward").mean()) / 2
+
+    assert "clip() in model.py" in finding.sentence
+    assert finding.evidence["by_function_ns"]["model.py clip"] == pytest.approx(half, rel=0.1)
+    assert finding.predicted_gain == pytest.approx(half / analysis.facts.mean_step_ns, abs=0.05)
+
+
+@pytest.mark.parametrize("function", ["backward", "forward"])
+def test_gradients_of_the_users_own_are_no_hooks(function: str) -> None:
+    """Nor is what checkpointing computes once more."""
+
+    def seen(part: str) -> Line:
+        return f"model.py:20 {function}" if part == "backward" else in_loop("")
+
+    causes = {finding.cause for finding in run({"backward": 100}, seen).findings}
+
+    assert "code-in-backward" not in causes
+
+
+def test_what_runs_in_forward_too_is_no_hook() -> None:
+    """A block that is computed again in backward, under whatever name."""
+
+    def seen(part: str) -> Line:
+        return "model.py:20 block" if part in {"forward", "backward"} else in_loop("")
+
+    assert "code-in-backward" not in {finding.cause for finding in run({"backward": 100}, seen).findings}
+
+
+def test_many_lines_of_a_function_are_the_function() -> None:
+    """None of them has most of it."""
+
+    class Spread:
+        count = 0
+
+        def __call__(self, part: str) -> Line:
+            self.count += 1
+            return f"train.py:{50 + self.count % 5} augment" if part == "other" else in_loop("")
+
+    assert "at train.py:50 to 54, in augment()." in best(run({"host": 60}, Spread()), "host-code").sentence
+
+
+def test_waiting_for_workers_is_no_line_of_the_users() -> None:
+    """The loop's line asks for the batch in any case; what makes it is in other processes."""
+
+    def seen(part: str) -> Line:
+        return "train.py:40 <module> (in queue)" if part == "data" else in_loop("")
+
+    finding = best(run({"data": 80}, seen), "slow-loader")
+
+    assert "code" not in finding.evidence
+
+
+@pytest.mark.parametrize("text", [b"", b"[1]", b'{"text":7}', b'{"text":', b'{"text":"a\\nb"}'])
+def test_any_text_of_a_line_may_be_in_a_file(text: bytes) -> None:
+    """Damaged, or none: the line has a number all the same."""
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"host": 60})))
+    analysis = analyze(looked_at(trace, {0: in_loop, 1: in_loop}, text=text))
+
+    assert "train.py:57, in augment()" in best(analysis, "host-code").sentence
+    assert "\n" not in best(analysis, "host-code").sentence
+
+
+def test_few_looks_say_nothing() -> None:
+    """As of a recording of a second."""
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"host": 60})))
+    analysis = analyze(looked_at(trace, {0: in_loop, 1: in_loop}, every_ms=2500))
+
+    assert not summarize(analysis).code
+    assert all("code" not in finding.evidence for finding in analysis.findings)
+
+
+def test_a_place_in_words() -> None:
+    """A line of a script, outside any function, and lines of one."""
+    place = Place(
+        file="a.py", function="<module>", lines=(3, 3), text="f()", library="", mean_ns=1.0, share=1.0, looks=9
+    )
+
+    assert place.where == "a.py:3: f()"
+    assert replace(place, function="g", lines=(3, 5), text="").where == "a.py:3 to 5, in g()"

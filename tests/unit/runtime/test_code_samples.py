@@ -1,0 +1,148 @@
+"""Looks at the training thread: which line of the user's code it is at."""
+
+import json
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tlkit.runtime.instrument import code_samples
+from tlkit.runtime.instrument.code_samples import CodeSampler, library_of
+from tlkit.runtime.instrument.steps import tracker
+from tlkit.timeline import Trace, open_trace
+from tlkit.timeline.record import recorder
+
+from .doubles import start
+
+#: So many steps of so long: a loaded machine may take a hundred times as many looks away.
+STEPS, STEP_S = 100, 0.01
+
+
+def test_whose_code_a_file_is() -> None:
+    """The toolkit's, a package's, Python's, or the user's."""
+    packages, standard = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
+
+    assert library_of(code_samples.__file__) == "tlkit"
+    assert library_of(f"{packages}/torch/nn/modules/module.py") == "torch"
+    assert library_of(f"{packages}/six.py") == "six"
+    assert library_of("/usr/lib/python3/dist-packages/numpy/core/fromnumeric.py") == "numpy"
+    assert library_of(f"{standard}/json/decoder.py") == "json"
+    assert library_of(f"{standard}/random.py") == "random"
+    assert library_of("<frozen importlib._bootstrap>") == "python"
+    assert library_of("/home/somebody/train.py") == ""
+    assert library_of("/tmp/ipykernel_7/1234.py") == ""
+    assert library_of("<ipython-input-3-abc>") == ""
+
+
+@pytest.fixture
+def timeline(tmp_path: Path) -> Iterator[Path]:
+    """Where the calling thread, which trains, is recorded to."""
+    tracker.forget()
+    start(tmp_path / "t.json")
+    try:
+        yield tmp_path / "t.json"
+    finally:
+        recorder.stop_timeline()
+        tracker.forget()
+
+
+def busy() -> None:
+    """Python code of the user's."""
+    until = time.monotonic() + STEP_S
+    while time.monotonic() < until:
+        pass
+
+
+def waiting() -> None:
+    """A call of a library that waits."""
+    threading.Event().wait(STEP_S)
+
+
+def looks_of(timeline: Path) -> Trace:
+    recorder.stop_timeline()
+    return open_trace(timeline)
+
+
+def train(*functions: object, steps: int = STEPS) -> None:
+    optimizer = object()
+    sampler = CodeSampler(often_s=0.002)
+    sampler.start()
+    for _ in range(steps):
+        tracker.touch()
+        for function in functions:
+            assert callable(function)
+            function()
+        tracker.optimizer_stepped(optimizer)
+    sampler.stop()
+
+
+def test_the_line_and_what_it_calls_are_recorded(timeline: Path) -> None:
+    """With its text; each look from the one before, on a lane of its own."""
+    train(busy, waiting)
+    trace = looks_of(timeline)
+    spans = trace.spans[trace.spans["lane_kind"] == "code"]
+    names = [str(name) for name in spans["name"]]
+    first = busy.__code__.co_firstlineno
+    of_loop = [name for name in names if name.startswith("test_code_samples.py:") and name.endswith(" busy")]
+    texts = {json.loads(trace.raw_args[row]).get("text") for row in spans["args_row"] if row >= 0}
+
+    assert of_loop
+    assert all(first < int(name.split(":")[1].split()[0]) < first + 5 for name in of_loop)
+    assert any(name.endswith(" waiting (in threading)") for name in names)
+    assert "threading.Event().wait(STEP_S)" in texts
+    ends = (spans["start_ns"] + spans["dur_ns"]).to_numpy()
+    assert (ends[:-1] <= spans["start_ns"].to_numpy()[1:]).all()
+    assert trace.steps["start_ns"].iloc[2] <= ends[0], "the first steps are not as the others"
+
+
+def test_looks_leave_nothing_alive(timeline: Path) -> None:
+    """A function's variables go with it, though somebody has looked at its frame."""
+    import weakref
+
+    class Large:
+        pass
+
+    kept: list[weakref.ref[Large]] = []
+
+    def holding() -> None:
+        mine = Large()
+        kept.append(weakref.ref(mine))
+        busy()
+
+    train(holding, steps=20)
+
+    assert looks_of(timeline).meta.ranks == (0,)
+    assert not any(one() for one in kept)
+
+
+def test_nobody_is_looked_at_without_a_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to write it into."""
+    calls: list[int] = []
+
+    def look(self: CodeSampler, last_ns: int) -> int:
+        calls.append(last_ns)
+        return last_ns
+
+    monkeypatch.setattr(CodeSampler, "_look", look)
+    tracker.forget()
+    train(busy, steps=20)
+
+    assert not calls
+
+
+def test_a_look_that_fails_is_the_last_one(timeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The training goes on."""
+    calls: list[int] = []
+
+    def fail(self: CodeSampler, last_ns: int) -> int:
+        calls.append(last_ns)
+        raise RuntimeError("a stack of another making")
+
+    monkeypatch.setattr(CodeSampler, "_look", fail)
+    train(busy)
+
+    assert calls == [0]
+    assert len(looks_of(timeline).steps) == STEPS
