@@ -29,6 +29,7 @@ from .long_cycle import LongCycle
 from .only_communication import MovingBytes
 from .pipeline import Pipeline
 from .places import CodeInBackward
+from .python_loops import PythonLoops
 from .run_level import Lapses
 from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
@@ -61,6 +62,7 @@ RULES: tuple[Rule, ...] = (
     TooManyThreads(),
     BlockedPhases(),
     CodeInBackward(),
+    PythonLoops(),
     InterpreterLock(),
     GarbageCollection(),
     Checkpoints(),

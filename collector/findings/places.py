@@ -24,12 +24,15 @@ _PART_OF: Final = {
     "blocked-forward": _FORWARD,
     "blocked-backward": _BACKWARD,
     "blocked-optimizer": str(Category.OPTIMIZER),
+    "garbage-collection": str(Category.OTHER),
     "checkpoint-stall": str(Category.CHECKPOINT),
 }
 #: Code of these runs in any step, and waits for what others do: that it was seen there says nothing of a line.
 _ON_THEIR_OWN: Final = frozenset(
     {"torch", "tlkit", "horovod", "threading", "multiprocessing", "queue", "concurrent", "selectors"}
 )
+#: A rank with less than this share of what they have on average does not have it.
+ON_ALL: Final = 0.4
 #: It is most of what a sentence speaks of.
 _MOST: Final = 0.75
 #: Of the looks in a function that is called back in backward so many are at its own lines.
@@ -81,6 +84,7 @@ def described(place: Place) -> dict[str, Any]:
         "lines": list(place.lines),
         "function": place.function,
         "text": place.text,
+        "times": place.times,
         "library": place.library,
         "mean_ns": round(place.mean_ns),
         "share": round(place.share, 3),
@@ -100,9 +104,10 @@ class CodeInBackward:
         took = facts.part(_BACKWARD).astype(float)
         # What is blocked there is another finding's (blocked.py), which has a line, too.
         working_ns = np.maximum(spent - _blocked_ns(facts), 0.0)
-        share = np.divide(working_ns, took.mean(axis=1), out=np.zeros(len(spent)), where=took.mean(axis=1) > 0)
-        less = took * min(float(share.min()), 1.0)
-        outcome = facts.outcome(facts.without(_BACKWARD, less))
+        if not working_ns.any() or working_ns.min() < ON_ALL * working_ns.mean():
+            return []
+        share = np.minimum(working_ns / np.maximum(took.mean(axis=1), 1.0), 1.0)
+        outcome = facts.outcome(facts.without(_BACKWARD, took * share[:, None]))
         if outcome.gain < WORTH_RATIO / 2:
             return []
         by_function = _called_back(code, range(len(facts.ranks)))

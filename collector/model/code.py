@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -25,8 +25,11 @@ from .steps import Steps
 MIN_LOOKS: Final = 5
 #: A line with so much of what is looked for is where it is.
 MIN_SHARE: Final = 0.4
+#: Not worth a word if less often.
+MANY_TIMES: Final = 20
 _MAX_TEXT: Final = 80
 _MAX_ARGS: Final = 4096
+_MAX_TIMES: Final = 10**12
 _OTHER: Final = PARTS.index(str(Category.OTHER))
 
 
@@ -40,6 +43,8 @@ class Place:
     """The first and the last; the same for one line."""
     text: str
     """Of the line, "" where it is unknown or there are several."""
+    times: int
+    """How often the line runs in a step, or more often; 0 where that was not counted, or there are several lines."""
     library: str
     """Which it calls for most of its time; OWN if none."""
     mean_ns: float
@@ -50,11 +55,12 @@ class Place:
 
     @property
     def where(self) -> str:
-        """`train.py:57, in augment(): x = slow(x)`."""
+        """`train.py:57, in augment(), 400 times a step: x = slow(x)`."""
         first, last = self.lines
         line = f"{self.file}:{first}" if first == last else f"{self.file}:{first} to {last}"
-        function = "" if self.function.startswith("<module") else f", in {self.function}()"
-        return f"{line}{function}" + (f": {self.text}" if self.text else "")
+        function = "" if self.function.startswith("<") else f", in {self.function}()"
+        times = f", {self.times:,} times a step" if self.times >= MANY_TIMES else ""
+        return f"{line}{function}{times}" + (f": {self.text}" if self.text else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +80,8 @@ class CodeLooks:
     places: tuple[CodeSpan, ...]
     texts: tuple[str, ...]
     """Of the lines of `places`."""
+    times: tuple[int, ...]
+    """How often each of the lines runs in a step; 0 where nobody counted."""
     part_ns: dict[str, np.ndarray]
     """What the parts take: int64[rank, step]."""
 
@@ -130,20 +138,20 @@ class CodeLooks:
     def lines(self) -> list[tuple[str, Place]]:
         """All lines with the part of the ranks' own work that each is in, over all ranks; largest first."""
         rows = sorted(set(self.row.tolist()))
-        step_ns = float(sum(took[rows].mean() for took in self.part_ns.values())) if rows else 0.0
-        found: list[tuple[str, Place]] = []
-        for number in np.unique(self.part).tolist():
-            chosen = self.chosen(PARTS[number], rows)
-            if PARTS[number] in EXPOSED or int(chosen.sum()) < MIN_LOOKS:
-                continue
-            spent = self.spent(chosen, PARTS[number], rows)
-            counts = np.bincount(self.place[chosen], minlength=len(self.places))
-            keys = [(place.file, place.line, place.function) for place in self.places]
-            found += [
-                (PARTS[number], self._place(members, spent, counts, step_ns))
-                for members in _grouped(keys, np.flatnonzero(spent > 0))
-            ]
+        parts = [PARTS[number] for number in np.unique(self.part).tolist() if PARTS[number] not in EXPOSED]
+        found = [(part, place) for part in parts for place in self.lines_of(part, rows)]
         return sorted(found, key=lambda pair: -pair[1].mean_ns)
+
+    def lines_of(self, part: str, rows: Sequence[int]) -> list[Place]:
+        """The lines that a part is spent in on some ranks, with their share of the step; none of too few looks."""
+        chosen = self.chosen(part, rows)
+        if int(chosen.sum()) < MIN_LOOKS:
+            return []
+        step_ns = float(sum(took[list(rows)].mean() for took in self.part_ns.values()))
+        spent = self.spent(chosen, part, rows)
+        counts = np.bincount(self.place[chosen], minlength=len(self.places))
+        keys = [(place.file, place.line, place.function) for place in self.places]
+        return [self._place(members, spent, counts, step_ns) for members in _grouped(keys, np.flatnonzero(spent > 0))]
 
     def _most(self, spent: Floats, counts: Integers, total: float) -> Place | None:
         """The line with most of it, else the function."""
@@ -170,6 +178,7 @@ class CodeLooks:
             function=self.places[largest].function,
             lines=(min(lines), max(lines)),
             text=self.texts[largest] if min(lines) == max(lines) else "",
+            times=max(self.times[member] for member in members) if min(lines) == max(lines) else 0,
             library=self.places[largest].library if in_library else OWN,
             mean_ns=mean_ns,
             share=mean_ns / max(total, 1.0),
@@ -208,6 +217,7 @@ def find_looks(trace: Trace, steps: Steps, breakdown: Breakdown) -> CodeLooks | 
     row_of, column_of, part_of, number_of = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
     place_of = names.cat.codes.to_numpy()[number_of].astype(np.int64)
     is_known = np.array([place is not None for place in told], bool)[place_of]
+    told_args = _args(trace, spans, names)
     return CodeLooks(
         row=row_of[is_known],
         step=column_of[is_known],
@@ -215,24 +225,31 @@ def find_looks(trace: Trace, steps: Steps, breakdown: Breakdown) -> CodeLooks | 
         ns=spans["dur_ns"].to_numpy()[number_of][is_known].astype(float),
         place=place_of[is_known],
         places=tuple(CodeSpan("", 0, "", OWN) if place is None else place for place in told),
-        texts=_texts(trace, spans, names),
+        texts=tuple(_text(args.get("text")) for args in told_args),
+        times=tuple(_times(args.get("times")) for args in told_args),
         part_ns=dict(breakdown.parts_ns),
     )
 
 
-def _texts(trace: Trace, spans: pd.DataFrame, names: pd.Series) -> tuple[str, ...]:
-    """Of each place the text of its line, as one of its spans tells it."""
-    codes = names.cat.codes.to_numpy()
-    firsts = dict(zip(codes[::-1].tolist(), spans["args_row"].to_numpy()[::-1].tolist(), strict=True))
-    return tuple(_text(trace, firsts.get(code, -1)) for code in range(len(names.cat.categories)))
+def _args(trace: Trace, spans: pd.DataFrame, names: pd.Series) -> list[dict[str, Any]]:
+    """What the newest look at each place tells of it."""
+    newest = dict(zip(names.cat.codes.tolist(), spans["args_row"].tolist(), strict=True))
+    return [_decoded(trace, newest.get(code, -1)) for code in range(len(names.cat.categories))]
 
 
-def _text(trace: Trace, args_row: int) -> str:
+def _decoded(trace: Trace, args_row: int) -> dict[str, Any]:
     if args_row < 0:
-        return ""
+        return {}
     try:
         args = json.loads(trace.raw_args[args_row][:_MAX_ARGS] or b"{}")
     except ValueError:
-        return ""
-    text = args.get("text") if isinstance(args, dict) else None
-    return " ".join(text.split())[:_MAX_TEXT] if isinstance(text, str) else ""
+        return {}
+    return args if isinstance(args, dict) else {}
+
+
+def _text(told: object) -> str:
+    return " ".join(told.split())[:_MAX_TEXT] if isinstance(told, str) else ""
+
+
+def _times(told: object) -> int:
+    return told if isinstance(told, int) and 0 <= told < _MAX_TIMES else 0

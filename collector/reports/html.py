@@ -225,10 +225,18 @@ def _blame(summary: Summary) -> str:
 
 def _code(summary: Summary) -> str:
     rows = [
-        (row.line, row.function, row.place.text, row.part, milliseconds(row.place.mean_ns), f"{row.place.share:.1%}")
+        (
+            row.line,
+            row.function,
+            row.place.text,
+            row.part,
+            row.times,
+            milliseconds(row.place.mean_ns),
+            f"{row.place.share:.1%}",
+        )
         for row in summary.code
     ]
-    return _table(CODE_TITLE, ("line", "function", "text", "part", "mean", "share"), rows)
+    return _table(CODE_TITLE, ("line", "function", "text", "part", "times", "mean", "share"), rows)
 
 
 def _findings(summary: Summary) -> str:

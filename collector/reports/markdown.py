@@ -73,9 +73,12 @@ def _blame(summary: Summary) -> Iterator[str]:
 
 def _code(summary: Summary) -> Iterator[str]:
     if summary.code:
-        yield from ("| line | function | text | part | mean | share |", "| --- | --- | --- | --- | --- | --- |")
+        yield from (
+            "| line | function | text | part | times | mean | share |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+        )
     for row in summary.code:
-        texts = " | ".join(escape(text) for text in (row.line, row.function, row.place.text, row.part))
+        texts = " | ".join(escape(text) for text in (row.line, row.function, row.place.text, row.part, row.times))
         yield f"| {texts} | {milliseconds(row.place.mean_ns)} | {row.place.share:.1%} |"
 
 

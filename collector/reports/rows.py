@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..findings import Finding
-from ..model.code import Place
+from ..model.code import MANY_TIMES, Place
 from ..model.words import milliseconds
 
 #: A part of a step below this share has no bar.
@@ -119,8 +119,13 @@ class CodeRow:
 
     @property
     def function(self) -> str:
-        """`augment()`; "" on the level of the module."""
-        return "" if self.place.function == "<module>" else f"{self.place.function}()"
+        """`augment()`; "" for what has no name, as the level of the module."""
+        return "" if self.place.function.startswith("<") else f"{self.place.function}()"
+
+    @property
+    def times(self) -> str:
+        """How often it runs in a step; "" where that is not known, or seldom."""
+        return f"{self.place.times:,}" if self.place.times >= MANY_TIMES else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -149,10 +149,10 @@ def _code(summary: Summary) -> RenderableType | None:
     for name in ("function", "text"):
         table.add_column(name)
     table.add_column("part")
-    for name in ("mean", "share"):
+    for name in ("times", "mean", "share"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in summary.code:
-        texts = (Text(clean(text)) for text in (row.line, row.function, row.place.text, row.part))
+        texts = (Text(clean(text)) for text in (row.line, row.function, row.place.text, row.part, row.times))
         table.add_row(*texts, milliseconds(row.place.mean_ns), f"{row.place.share:.1%}")
     return Group(Text(), table)
 

@@ -142,12 +142,15 @@ def _code(view: View) -> Any:
             clean(row.function),
             clean(row.place.text),
             row.part,
+            row.times,
             milliseconds(row.place.mean_ns),
             f"{row.place.share:.1%}",
         )
         for row in view.summary.code
     ]
-    return card(CODE_TITLE, table(("line", "function", "text", "part", "mean", "share"), rows)) if rows else None
+    return (
+        card(CODE_TITLE, table(("line", "function", "text", "part", "times", "mean", "share"), rows)) if rows else None
+    )
 
 
 def _page_of(view: View, finding: Finding) -> str:

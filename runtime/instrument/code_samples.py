@@ -21,6 +21,7 @@ from typing import Any, Final
 from ...timeline.model.code_spans import OWN, CodeSpan
 from ...timeline.record import recorder
 from ...timeline.vocabulary import Category, LaneKind
+from .line_counts import counter
 from .steps import tracker
 
 _log = logging.getLogger("tlkit.instrument")
@@ -30,6 +31,11 @@ _FIRST_STEP: Final = 2
 _OFTEN_S: Final = 0.04
 _OFTEN_COUNT: Final = 400
 _SELDOM_S: Final = 0.25
+#: After so many looks it is counted how often lines of functions run that have been seen so often, and in so many of the looks.
+_COUNT_AFTER: Final = (30, 80, 250)
+_MIN_SEEN: Final = 3
+_MIN_SEEN_SHARE: Final = 0.05
+_MAX_COUNTED: Final = 8
 #: A stack that is deeper is not looked at to its end.
 _MAX_DEPTH: Final = 200
 #: Files and places that are remembered.
@@ -67,6 +73,10 @@ class CodeSampler:
         self._often_s, self._seldom_s = often_s, seldom_s
         self._libraries: dict[str, str] = {}
         self._names: dict[tuple[str, int, str, str], tuple[str, dict[str, Any] | None]] = {}
+        self._seen: dict[int, tuple[CodeType, int]] = {}
+        """Functions whose own lines were seen at work, by identity, and how often."""
+        self._times: dict[tuple[str, int, str], int] = {}
+        """By file, line and function how often the line runs in a step."""
         # Steps as long as the time between two looks would be seen at the same place for ever; the script's dice are its own.
         self._dice = random.Random(os.getpid())  # noqa: S311  no secret
         self._stopping = threading.Event()
@@ -96,6 +106,18 @@ class CodeSampler:
                 _log.debug("the stack of the training thread cannot be looked at", exc_info=True)
                 return
             looks += 1
+            if looks in _COUNT_AFTER:
+                counter.ask(self._worth_counting(looks))
+            self._take_counts()
+
+    def _worth_counting(self, looks: int) -> list[CodeType]:
+        often = [(seen, code) for code, seen in self._seen.values() if seen >= max(_MIN_SEEN, _MIN_SEEN_SHARE * looks)]
+        return [code for _, code in sorted(often, key=lambda pair: -pair[0])[:_MAX_COUNTED]]
+
+    def _take_counts(self) -> None:
+        for code, line, times in counter.take():
+            self._times[code.co_filename, line, code.co_name] = times
+            self._names.clear()
 
     def _look(self, last_ns: int) -> int:
         # The frame is let go at the end of this look: it would keep all that its function refers to.
@@ -111,9 +133,16 @@ class CodeSampler:
         else:
             frame = None
         if frame is not None and frame.f_lineno and last_ns:
+            if library == OWN:
+                self._note(frame.f_code)
             name, args = self._describe(frame.f_code, frame.f_lineno, library)
             recorder.complete(LaneKind.CODE, Category.OTHER, name, last_ns, at_ns, args)
         return at_ns
+
+    def _note(self, code: CodeType) -> None:
+        known = self._seen.get(id(code))
+        if known is not None or len(self._seen) < _MAX_KNOWN:
+            self._seen[id(code)] = (code, 1 if known is None else known[1] + 1)
 
     def _library(self, frame: FrameType) -> str:
         path = frame.f_code.co_filename
@@ -125,14 +154,15 @@ class CodeSampler:
         return library
 
     def _describe(self, code: CodeType, line: int, library: str) -> tuple[str, dict[str, Any] | None]:
-        """The span's name, and the line's text."""
+        """The span's name, and of the line its text and how often it runs in a step, as far as they are known."""
         key = (code.co_filename, line, code.co_name, library)
         known = self._names.get(key)
         if known is None:
             if len(self._names) >= _MAX_KNOWN:
                 self._names.clear()
             text = linecache.getline(code.co_filename, line).strip()[:_MAX_TEXT]
+            times = self._times.get(key[:3])
+            args = {**({"text": text} if text else {}), **({"times": times} if times else {})}
             file = os.path.basename(code.co_filename)  # noqa: PTH119  of what may be no path
-            known = CodeSpan(file, line, code.co_name, library).name, {"text": text} if text else None
-            self._names[key] = known
+            self._names[key] = known = CodeSpan(file, line, code.co_name, library).name, args or None
         return known

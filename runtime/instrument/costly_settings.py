@@ -16,13 +16,18 @@ from ...timeline.vocabulary import OPERATOR_THREADS, OWN_CORES, CostlySetting
 _DEBUGGER_COVERAGE_PROFILER: Final = (0, 1, 2)
 
 
+def is_looked_at(step: int) -> bool:
+    """Whether settings are looked at in a step: 0, 1, 2, 4, 8 and so on."""
+    return step & (step - 1) == 0
+
+
 def settings_now() -> set[str]:
     """What is on at this moment, for the calling thread."""
     torch, tensorflow = sys.modules.get("torch"), sys.modules.get("tensorflow")
     is_profiling = _is_profiling(torch)
     found = {
         # torch.profiler sets a trace function, too, with_stack=True.
-        CostlySetting.PYTHON_TRACING: not is_profiling and _is_traced(),
+        CostlySetting.PYTHON_TRACING: not is_profiling and is_traced(),
         CostlySetting.TRACEMALLOC: _is_tracing_memory(),
         CostlySetting.TORCH_PROFILER: is_profiling,
         CostlySetting.AUTOGRAD_ANOMALY: torch is not None and torch.is_anomaly_enabled(),
@@ -33,7 +38,8 @@ def settings_now() -> set[str]:
     return {str(setting) for setting, is_on in found.items() if is_on}
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
+    """Whether a debugger, a profiler or a coverage tool watches what the calling thread runs."""
     monitoring: Any = getattr(sys, "monitoring", None)
     watched = monitoring is not None and any(map(monitoring.get_tool, _DEBUGGER_COVERAGE_PROFILER))
     return watched or sys.gettrace() is not None or sys.getprofile() is not None
@@ -122,7 +128,7 @@ class SettingsWatch:
                 self._written = self._seen
             self._seen = {}
             self._tell_threads()
-        self._is_due = number & (number - 1) == 0
+        self._is_due = is_looked_at(number)
 
     def _tell_threads(self) -> None:
         """How many threads compute an operator, and on how many cores, as far as there are several or have been."""

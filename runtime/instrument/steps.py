@@ -13,6 +13,7 @@ from ...timeline.record.nvtx_ranges import CAPTURE, NvtxRanges
 from ...timeline.record.shard_writer import ShardWriter
 from ...timeline.vocabulary import STEP, Category, LaneKind
 from .costly_settings import watch
+from .line_counts import counter
 
 #: After so many steps of other optimizers the marking one is taken for gone.
 PATIENCE: Final = 3
@@ -55,6 +56,7 @@ class StepTracker:
         self._start_ns = self._writer = self._range = None
         self._number = self._recorded = self._marker = self._silent = 0
         watch.forget()
+        counter.forget()
 
     def touch(self) -> None:
         """The training does something: the first sign of a step, if none is under way."""
@@ -94,6 +96,8 @@ class StepTracker:
         self._start_ns = at_ns
         if recorder.is_training_thread():
             self.thread = threading.get_ident()
+            if counter.is_wanted:
+                counter.step_begins(self._number)
         recorder.begin_step()
         nvtx = recorder.nvtx()
         if nvtx is not None:

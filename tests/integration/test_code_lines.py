@@ -96,11 +96,12 @@ def test_the_slow_ranks_line_is_named(script: Path) -> None:
     assert f"at train_net.py:{line_of('as to a disk')}, in log_slowly(): time.sleep(0.05)" in slow.sentence
 
 
-def test_the_table_tells_what_forward_takes(script: Path) -> None:
-    """Where nothing is wrong but that much is computed, and by which line."""
-    lines = summarize(analyze(recorded(script, "masked"))).code
+def test_loops_of_python_in_forward_are_named(script: Path) -> None:
+    """With how often the line runs; it is in the table of lines, too."""
+    analysis = analyze(recorded(script, "masked"))
+    found = {finding.cause: finding for finding in analysis.findings}
+    lines = [(row.line, row.function, row.part, row.times) for row in summarize(analysis).code[:3]]
 
-    assert any(
-        (row.line, row.function, row.part) == (f"train_net.py:{line_of('by hand')}", "forward()", "forward")
-        for row in lines[:3]
-    )
+    assert f"train_net.py:{line_of('by hand')}, in forward(), 2,016 times a step" in found["python-loop"].sentence
+    assert found["python-loop"].predicted_gain > 0.1
+    assert (f"train_net.py:{line_of('by hand')}", "forward()", "forward", "2,016") in lines

@@ -24,7 +24,7 @@ Seen = Callable[[str], Line]
 def looked_at(
     trace: Trace, seen: Mapping[int, Seen], *, text: bytes = b'{"text":"x = slow(x)"}', every_ms: int = 7
 ) -> Trace:
-    """With a look every few milliseconds, at what `seen` tells of each rank by the part that is under way."""
+    """With a look every few milliseconds, at what `seen` tells of each rank by the part that is under way; `text` is the args of own lines."""
     rows: dict[str, list[object]] = {name: [] for name in SPAN_COLUMNS}
     spans = trace.spans[trace.spans["lane_kind"].isin(["compute", "data loading"])]
     for rank, tell in seen.items():
@@ -33,7 +33,9 @@ def looked_at(
         for at in range(every_ms * MS, int(ends.max()), every_ms * MS):
             under = np.flatnonzero((starts <= at) & (at < ends))
             part = str(mine["category"].iloc[under[-1]]) if len(under) else "other"
-            values = (rank, "code", "code", "other", tell(part), at - every_ms * MS, every_ms * MS, len(trace.raw_args))
+            name = tell(part)
+            row = -1 if name.endswith(")") else len(trace.raw_args)
+            values = (rank, "code", "code", "other", name, at - every_ms * MS, every_ms * MS, row)
             for column, value in zip(SPAN_COLUMNS, values, strict=True):
                 rows[column].append(value)
     every = pd.concat([trace.spans.astype({"name": "object"}), pd.DataFrame(rows)], ignore_index=True)
@@ -104,6 +106,27 @@ def test_a_hook_in_backward_is_named() -> None:
     assert finding.predicted_gain == pytest.approx(half / analysis.facts.mean_step_ns, abs=0.05)
 
 
+@pytest.mark.parametrize(
+    ("times", "is_told"), [(8192, True), (2000, False), (0, False)], ids=["tiny", "long enough", "not counted"]
+)
+def test_a_loop_of_python_is_what_runs_often_and_does_little(times: int, is_told: bool) -> None:
+    """What a line takes each time tells a loop over single numbers from one over layers."""
+
+    def seen(part: str) -> Line:
+        return "model.py:14 forward" if part == "forward" else in_loop("")
+
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"forward": 80})))
+    text = b'{"text":"mask[row, column] = 0","times":%d}' % times
+    analysis = analyze(looked_at(trace, dict.fromkeys(range(2), seen), text=text))
+    found = [finding for finding in analysis.findings if finding.cause == "python-loop"]
+
+    assert bool(found) == is_told
+    if found:
+        where = "model.py:14, in forward(), 8,192 times a step: mask[row, column] = 0"
+        assert where in found[0].sentence
+        assert found[0].predicted_gain == pytest.approx(80 / (analysis.facts.mean_step_ns / MS), abs=0.03)
+
+
 @pytest.mark.parametrize("function", ["backward", "forward"])
 def test_gradients_of_the_users_own_are_no_hooks(function: str) -> None:
     """Nor is what checkpointing computes once more."""
@@ -149,7 +172,19 @@ def test_waiting_for_workers_is_no_line_of_the_users() -> None:
     assert "code" not in finding.evidence
 
 
-@pytest.mark.parametrize("text", [b"", b"[1]", b'{"text":7}', b'{"text":', b'{"text":"a\\nb"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[1]",
+        b'{"times":-1}',
+        b'{"times":1e300}',
+        b'{"times":"9"}',
+        b'{"text":7}',
+        b'{"text":',
+        b'{"text":"a\\nb"}',
+    ],
+)
 def test_any_text_of_a_line_may_be_in_a_file(text: bytes) -> None:
     """Damaged, or none: the line has a number all the same."""
     trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"host": 60})))
@@ -171,8 +206,9 @@ def test_few_looks_say_nothing() -> None:
 def test_a_place_in_words() -> None:
     """A line of a script, outside any function, and lines of one."""
     place = Place(
-        file="a.py", function="<module>", lines=(3, 3), text="f()", library="", mean_ns=1.0, share=1.0, looks=9
+        file="a.py", function="<module>", lines=(3, 3), text="f()", times=0, library="", mean_ns=1.0, share=1.0, looks=9
     )
 
     assert place.where == "a.py:3: f()"
     assert replace(place, function="g", lines=(3, 5), text="").where == "a.py:3 to 5, in g()"
+    assert replace(place, function="g", times=4096).where == "a.py:3, in g(), 4,096 times a step: f()"
