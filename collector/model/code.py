@@ -1,8 +1,8 @@
 """Which lines of the user's code the parts of a step are spent in, out of looks at the training thread now and then.
 
 A look says where the training thread was at one moment; which part of the step that was, the spans around it say.  Of the looks
-in a part each counts for the time since the one before, and together they stand for the part's time: nothing of a part is counted
-that its spans do not show.
+in a part each counts for the time since the rank's look before, and together they stand for the part's time: nothing of a part is
+counted that its spans do not show.
 """
 
 import json
@@ -25,6 +25,8 @@ from .steps import Steps
 MIN_LOOKS: Final = 5
 #: A line with so much of what is looked for is where it is.
 MIN_SHARE: Final = 0.4
+#: Two looks that are further apart have nothing to do with each other.
+MAX_GAP_NS: Final = 10e9
 #: Not worth a word if less often.
 MANY_TIMES: Final = 20
 _MAX_TEXT: Final = 80
@@ -203,18 +205,21 @@ def find_looks(trace: Trace, steps: Steps, breakdown: Breakdown) -> CodeLooks | 
     told = [parse_code_span(name) for name in names.cat.categories]
     pieces = []
     for row, rank in enumerate(steps.ranks):
-        mine = np.flatnonzero(((spans["rank"] == rank) & (spans["dur_ns"] > 0)).to_numpy())
-        at_ns = (spans["start_ns"].to_numpy() + spans["dur_ns"].to_numpy())[mine]
+        mine = np.flatnonzero((spans["rank"] == rank).to_numpy())
+        at_ns = spans["start_ns"].to_numpy()[mine]
+        gap_ns = np.diff(at_ns, prepend=at_ns[:1]).astype(float)
+        # A recording that was paused, or a job that was stopped for a while.
+        gap_ns[gap_ns > MAX_GAP_NS] = 0.0
         column = np.searchsorted(steps.start_ns[row], at_ns, side="right") - 1
         inside = (column >= 0) & (at_ns < steps.end_ns[row][np.maximum(column, 0)])
-        mine, at_ns, column = mine[inside], at_ns[inside], column[inside]
+        mine, at_ns, gap_ns, column = mine[inside], at_ns[inside], gap_ns[inside], column[inside]
         part = np.full(len(mine), _OTHER)
         for name, moments in breakdown.moments[row].items():
             if len(moments):
                 before = np.searchsorted(moments[:, 0], at_ns, side="right") - 1
                 part[(before >= 0) & (at_ns < moments[np.maximum(before, 0), 1])] = PARTS.index(name)
-        pieces.append((np.full(len(mine), row), column, part, mine))
-    row_of, column_of, part_of, number_of = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+        pieces.append((np.full(len(mine), row), column, part, mine, gap_ns))
+    row_of, column_of, part_of, number_of, gap_of = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
     place_of = names.cat.codes.to_numpy()[number_of].astype(np.int64)
     is_known = np.array([place is not None for place in told], bool)[place_of]
     told_args = _args(trace, spans, names)
@@ -222,7 +227,7 @@ def find_looks(trace: Trace, steps: Steps, breakdown: Breakdown) -> CodeLooks | 
         row=row_of[is_known],
         step=column_of[is_known],
         part=part_of[is_known],
-        ns=spans["dur_ns"].to_numpy()[number_of][is_known].astype(float),
+        ns=gap_of[is_known],
         place=place_of[is_known],
         places=tuple(CodeSpan("", 0, "", OWN) if place is None else place for place in told),
         texts=tuple(_text(args.get("text")) for args in told_args),

@@ -4,8 +4,8 @@ A thread looks at the stack of the training thread 25 times a second at first, a
 innermost line of the user's own code, and for the library that it has called, if it is inside of one.  A look costs 0.2 ms of the
 processor, of which two thirds are waking up, so that this is half a percent at first, and a thousandth later.
 
-Each look is a span on the lane `code`, which ends when it was taken and begins with the one before: what holds the interpreter's
-lock for long delays the look, and counts for as much.
+Each look is a short span on the lane `code`, and stands for the time since the one before: what holds the interpreter's lock for
+long delays the look, and counts for as much.
 """
 
 import linecache
@@ -18,7 +18,7 @@ import threading
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from ...timeline.model.code_spans import OWN, CodeSpan
+from ...timeline.model.code_spans import LOOK_NS, OWN, CodeSpan
 from ...timeline.record import recorder
 from ...timeline.vocabulary import Category, LaneKind
 from .line_counts import counter
@@ -92,16 +92,15 @@ class CodeSampler:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        looks, last_ns = 0, 0
+        looks = 0
         while True:
             interval_s = self._often_s if looks < _OFTEN_COUNT else self._seldom_s
             if self._stopping.wait(interval_s * self._dice.uniform(0.5, 1.5)):
                 return
             if tracker.number < _FIRST_STEP or not recorder.is_timeline_on():
-                last_ns = 0
                 continue
             try:
-                last_ns = self._look(last_ns)
+                self._look()
             except Exception:  # whatever a stack holds, the training goes on
                 _log.debug("the stack of the training thread cannot be looked at", exc_info=True)
                 return
@@ -119,12 +118,12 @@ class CodeSampler:
             self._times[code.co_filename, line, code.co_name] = times
             self._names.clear()
 
-    def _look(self, last_ns: int) -> int:
+    def _look(self) -> None:
         # The frame is let go at the end of this look: it would keep all that its function refers to.
         frame: FrameType | None = sys._current_frames().get(tracker.thread)  # noqa: SLF001  as faulthandler and debuggers do
         at_ns = recorder.now_ns()
         if frame is None:
-            return 0
+            return
         library = self._library(frame)
         for _ in range(_MAX_DEPTH):
             if frame is None or self._library(frame) == OWN:
@@ -132,12 +131,11 @@ class CodeSampler:
             frame = frame.f_back
         else:
             frame = None
-        if frame is not None and frame.f_lineno and last_ns:
+        if frame is not None and frame.f_lineno:
             if library == OWN:
                 self._note(frame.f_code)
             name, args = self._describe(frame.f_code, frame.f_lineno, library)
-            recorder.complete(LaneKind.CODE, Category.OTHER, name, last_ns, at_ns, args)
-        return at_ns
+            recorder.complete(LaneKind.CODE, Category.OTHER, name, at_ns, at_ns + LOOK_NS, args)
 
     def _note(self, code: CodeType) -> None:
         known = self._seen.get(id(code))

@@ -15,6 +15,9 @@ from typing import Final
 OWN: Final = ""
 """The library of code that is in none: the user's."""
 
+LOOK_NS: Final = 100_000
+"""How long a span is: so that it can be seen, though it stands for a moment, its beginning."""
+
 _NAME: Final = re.compile(
     r"(?P<file>[^:]*):(?P<line>\d{1,9}) (?P<function>.*?)(?: \(in (?P<library>[^()]*)\))?", re.DOTALL
 )

@@ -11,6 +11,7 @@ from tests.traces import MS, make_trace, uniform
 from tlkit.collector import Analysis, analyze
 from tlkit.collector.model.code import Place
 from tlkit.collector.reports.summary import summarize
+from tlkit.timeline.model.code_spans import LOOK_NS
 from tlkit.timeline.model.trace import SPAN_COLUMNS, Trace, make_table
 
 from .test_diagnosis import HEALTHY, jittered
@@ -35,7 +36,7 @@ def looked_at(
             part = str(mine["category"].iloc[under[-1]]) if len(under) else "other"
             name = tell(part)
             row = -1 if name.endswith(")") else len(trace.raw_args)
-            values = (rank, "code", "code", "other", name, at - every_ms * MS, every_ms * MS, row)
+            values = (rank, "code", "code", "other", name, at, LOOK_NS, row)
             for column, value in zip(SPAN_COLUMNS, values, strict=True):
                 rows[column].append(value)
     every = pd.concat([trace.spans.astype({"name": "object"}), pd.DataFrame(rows)], ignore_index=True)
