@@ -10,7 +10,7 @@ from ..timeline.model.trace import Trace, TraceMeta
 from ..timeline.vocabulary import CostlySetting
 from .model.arrays import Floats, Integers, IntMatrix, Matrix
 from .model.breakdown import IDLE, Breakdown
-from .model.code import CodeLooks, find_looks
+from .model.code import CodeLooks, find_looks, find_worker_looks
 from .model.cpu_time import CpuTime
 from .model.crowding import Crowd, find_crowds
 from .model.device import Device, find_device
@@ -99,6 +99,11 @@ class Facts:
     def code(self) -> CodeLooks | None:
         """Where in the user's code the training threads were seen; None where nobody looked."""
         return find_looks(self.trace, self.steps, self.breakdown)
+
+    @cached_property
+    def worker_code(self) -> CodeLooks | None:
+        """Where in the code workers were seen while they made batches; None where nobody looked."""
+        return find_worker_looks(self.trace, self.steps, self.breakdown)
 
     @cached_property
     def loading(self) -> Loading:

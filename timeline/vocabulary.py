@@ -71,6 +71,8 @@ class LaneKind(StrEnum):
     """A thread that hands out work to a device."""
     CODE = "code"
     """Where in the code the training thread was found, now and then; no work of its own."""
+    WORKER_CODE = "code of workers"
+    """The same of data loader workers while they make batches; all of a rank's on one lane."""
     OTHER = "other"
 
 
@@ -83,6 +85,7 @@ LANE_TIDS: Final = {
     LaneKind.OTHER: 4,
     LaneKind.HOST: 5,
     LaneKind.CODE: 6,
+    LaneKind.WORKER_CODE: 7,
 }
 WORKER_TID: Final = 10
 

@@ -48,6 +48,8 @@ def with_places(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
 
 def _with_place(facts: Facts, finding: Finding) -> Finding:
     part = _part(finding)
+    if part == _DATA and finding.evidence.get("workers"):
+        return _with_workers_place(facts, finding)
     if facts.code is None or part is None or part not in facts.breakdown.parts_ns:
         return finding
     rows = [row for row, rank in enumerate(facts.ranks) if rank in finding.ranks]
@@ -65,6 +67,19 @@ def _with_place(facts: Facts, finding: Finding) -> Finding:
     return replace(
         finding,
         sentence=f"{finding.sentence} {much} of it is at {place.where}{inside}.",
+        evidence={**finding.evidence, "code": described(place)},
+    )
+
+
+def _with_workers_place(facts: Facts, finding: Finding) -> Finding:
+    rows = [row for row, rank in enumerate(facts.ranks) if rank in finding.ranks]
+    place = None if facts.worker_code is None else facts.worker_code.hottest(_DATA, rows)
+    if place is None:
+        return finding
+    inside = f" (inside {place.library})" if place.library else ""
+    return replace(
+        finding,
+        sentence=f"{finding.sentence} Its workers spend {place.share:.0%} of their time at {place.where}{inside}.",
         evidence={**finding.evidence, "code": described(place)},
     )
 

@@ -17,7 +17,7 @@ import pandas as pd
 from ...timeline.model.code_spans import OWN, CodeSpan, parse_code_span
 from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import Category, LaneKind
-from .arrays import Floats, Integers, Mask
+from .arrays import Floats, Integers, IntMatrix, Mask
 from .breakdown import EXPOSED, PARTS, Breakdown
 from .steps import Steps
 
@@ -84,7 +84,7 @@ class CodeLooks:
     """Of the lines of `places`."""
     times: tuple[int, ...]
     """How often each of the lines runs in a step; 0 where nobody counted."""
-    part_ns: dict[str, np.ndarray]
+    part_ns: dict[str, IntMatrix]
     """What the parts take: int64[rank, step]."""
 
     def __len__(self) -> int:
@@ -196,13 +196,34 @@ def _grouped(keys: Sequence[tuple[str, int, str]], numbers: np.ndarray) -> list[
     return list(groups.values())
 
 
+def find_worker_looks(trace: Trace, steps: Steps, breakdown: Breakdown) -> CodeLooks | None:
+    """The looks at data loader workers while they make batches, all of part `data`; None where nobody looked at them."""
+    spans = trace.spans[trace.spans["lane_kind"] == str(LaneKind.WORKER_CODE)]
+    if spans.empty or not steps.count:
+        return None
+    rows = np.searchsorted(np.array(steps.ranks), spans["rank"].to_numpy())
+    rows = np.minimum(rows, len(steps.ranks) - 1)
+    is_known = (np.array(steps.ranks)[rows] == spans["rank"].to_numpy()) & (
+        spans["start_ns"].to_numpy() >= steps.start_ns[rows, 0]
+    )
+    spans, rows = spans[is_known], rows[is_known]
+    data = str(Category.DATA)
+    return _made(
+        trace,
+        spans,
+        row=rows,
+        step=np.zeros(len(rows), np.int64),
+        part=np.full(len(rows), PARTS.index(data)),
+        ns=np.ones(len(rows)),
+        part_ns={data: breakdown.parts_ns[data]},
+    )
+
+
 def find_looks(trace: Trace, steps: Steps, breakdown: Breakdown) -> CodeLooks | None:
-    """The looks of a trace; None where it has none, or does not say which part of a step was when."""
+    """The looks of a trace at training threads; None where it has none, or does not say which part of a step was when."""
     spans = trace.spans[trace.spans["lane_kind"] == str(LaneKind.CODE)]
     if spans.empty or not steps.count or not breakdown.moments or breakdown.on_device:
         return None
-    names = spans["name"].cat.remove_unused_categories()
-    told = [parse_code_span(name) for name in names.cat.categories]
     pieces = []
     for row, rank in enumerate(steps.ranks):
         mine = np.flatnonzero((spans["rank"] == rank).to_numpy())
@@ -220,19 +241,43 @@ def find_looks(trace: Trace, steps: Steps, breakdown: Breakdown) -> CodeLooks | 
                 part[(before >= 0) & (at_ns < moments[np.maximum(before, 0), 1])] = PARTS.index(name)
         pieces.append((np.full(len(mine), row), column, part, mine, gap_ns))
     row_of, column_of, part_of, number_of, gap_of = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-    place_of = names.cat.codes.to_numpy()[number_of].astype(np.int64)
-    is_known = np.array([place is not None for place in told], bool)[place_of]
+    return _made(
+        trace,
+        spans.iloc[number_of],
+        row=row_of,
+        step=column_of,
+        part=part_of,
+        ns=gap_of,
+        part_ns=dict(breakdown.parts_ns),
+    )
+
+
+def _made(
+    trace: Trace,
+    spans: pd.DataFrame,
+    *,
+    row: Integers,
+    step: Integers,
+    part: Integers,
+    ns: Floats,
+    part_ns: dict[str, IntMatrix],
+) -> CodeLooks:
+    """Looks, one for each of the spans; those whose name tells no place are left out."""
+    names = spans["name"].cat.remove_unused_categories()
+    told = [parse_code_span(name) for name in names.cat.categories]
+    place = names.cat.codes.to_numpy().astype(np.int64)
+    is_known = np.array([one is not None for one in told], bool)[place]
     told_args = _args(trace, spans, names)
     return CodeLooks(
-        row=row_of[is_known],
-        step=column_of[is_known],
-        part=part_of[is_known],
-        ns=gap_of[is_known],
-        place=place_of[is_known],
-        places=tuple(CodeSpan("", 0, "", OWN) if place is None else place for place in told),
+        row=row[is_known],
+        step=step[is_known],
+        part=part[is_known],
+        ns=ns[is_known],
+        place=place[is_known],
+        places=tuple(CodeSpan("", 0, "", OWN) if one is None else one for one in told),
         texts=tuple(_text(args.get("text")) for args in told_args),
         times=tuple(_times(args.get("times")) for args in told_args),
-        part_ns=dict(breakdown.parts_ns),
+        part_ns=part_ns,
     )
 
 

@@ -24,6 +24,7 @@ ORDER: Final = (
     LaneKind.STEPS,
     LaneKind.DATA,
     LaneKind.WORKER,
+    LaneKind.WORKER_CODE,
     LaneKind.COMPUTE,
     LaneKind.COMMUNICATION,
     LaneKind.HOST,

@@ -16,6 +16,8 @@ from torch.utils.data._utils import fetch as fetchers
 
 from ...timeline.record import recorder
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORKER_START, Category, LaneKind
+from .code import training
+from .code.workers import WorkerLooks
 from .patching import Patches
 from .steps import tracker
 from .worker_pipe import FetchTimes, RankEnd, WorkerEnd
@@ -37,9 +39,10 @@ class WorkerStart:
     Picklable, since with `spawn` and `forkserver` it travels to a process that knows nothing of this one.
     """
 
-    def __init__(self, original: Callable[[int], None] | None, connection: Connection) -> None:
+    def __init__(self, original: Callable[[int], None] | None, connection: Connection, *, is_looked_at: bool) -> None:
         self._original = original
         self._connection = connection
+        self._is_looked_at = is_looked_at
 
     def __call__(self, worker: int) -> None:
         """Start worker number `worker`."""
@@ -48,6 +51,8 @@ class WorkerStart:
             _wrap_fetchers()
             recorder.mark_training_thread()
             recorder.start_nvtx(of_worker=True)
+            if self._is_looked_at:
+                WorkerLooks(_Process.worker_end, _fetch_recorded.__code__).start()
         except Exception:  # the worker has to work whatever happens to our records
             _log.warning("data loader worker %d is not recorded", worker, exc_info=True)
         if self._original is not None:
@@ -106,7 +111,7 @@ def _wrap_worker_start() -> None:
         tracker.touch()
         reader, writer = multiprocessing.Pipe(duplex=False)
         users_own = loader.worker_init_fn
-        loader.worker_init_fn = WorkerStart(users_own, writer)
+        loader.worker_init_fn = WorkerStart(users_own, writer, is_looked_at=training.is_on())
         opened = recorder.begin(
             Category.DATA,
             WORKER_START,
@@ -148,6 +153,8 @@ def _fetch_recorded(fetcher: Any, index: Any, original: Callable[..., Any], work
     collate = fetcher.collate_fn
     collated_ns = [0, 0]
     start_ns = recorder.now_ns()
+    if worker_end is not None:
+        worker_end.began_ns = start_ns
     number = None if worker_end is None else worker_end.worker
     whole = recorder.begin(Category.DATA, DATA_FETCH, LaneKind.DATA, {"worker": -1}, payload=number)
     part = recorder.begin(Category.DATA, DATASET, LaneKind.DATA)
@@ -175,6 +182,8 @@ def _fetch_recorded(fetcher: Any, index: Any, original: Callable[..., Any], work
         raise
     finally:
         fetcher.collate_fn = collate
+        if worker_end is not None:
+            worker_end.began_ns = 0
     recorder.end(part)
     recorder.end(whole)
     if worker_end is not None:

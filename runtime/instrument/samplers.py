@@ -13,7 +13,7 @@ from typing import Any, Final
 from ...timeline.record import recorder
 from ...timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU
 from . import allocator, amd, nvml, own_device
-from .code_samples import CodeSampler
+from .code.training import CodeSampler
 from .own_device import InUse
 from .sources import CounterSource, Sample
 

@@ -12,8 +12,8 @@ from ...timeline.record import recorder
 from ...timeline.record.nvtx_ranges import CAPTURE, NvtxRanges
 from ...timeline.record.shard_writer import ShardWriter
 from ...timeline.vocabulary import STEP, Category, LaneKind
+from .code.line_counts import counter
 from .costly_settings import watch
-from .line_counts import counter
 
 #: After so many steps of other optimizers the marking one is taken for gone.
 PATIENCE: Final = 3

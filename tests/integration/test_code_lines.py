@@ -11,11 +11,24 @@ from tlkit.collector.reports.summary import summarize
 from .ranks import run_script
 
 SCRIPT = """
-import sys, time
+import json, sys, time
 import torch
 import horovod.torch as hvd
 
 FAULT = sys.argv[1]
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, number):
+        parsed = parse(300)
+        return torch.randn(64) + len(parsed)
+
+
+def parse(count):
+    return [json.loads('{"row": [1, 2, 3, 4]}') for _ in range(count)]  # again and again
 
 
 class Net(torch.nn.Module):
@@ -50,9 +63,10 @@ if FAULT == "hooked":
     for parameter in net.parameters():
         parameter.register_hook(clip)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.001), net.named_parameters())
+rows = iter(torch.utils.data.DataLoader(Rows(), batch_size=8, num_workers=1)) if FAULT == "loaded" else None
 for step in range(60 if FAULT == "logged" else 300):
     optimizer.zero_grad()
-    net(torch.randn(8, 64)).sum().backward()
+    net(torch.randn(8, 64) if rows is None else next(rows)).sum().backward()
     optimizer.step()
     if FAULT == "logged" and hvd.rank() == 1:
         log_slowly()
@@ -105,3 +119,10 @@ def test_loops_of_python_in_forward_are_named(script: Path) -> None:
     assert f"train_net.py:{line_of('by hand')}, in forward(), 2,016 times a step" in found["python-loop"].sentence
     assert found["python-loop"].predicted_gain > 0.1
     assert (f"train_net.py:{line_of('by hand')}", "forward()", "forward", "2,016") in lines
+
+
+def test_the_line_of_slow_workers_is_named(script: Path) -> None:
+    """In processes of their own, of the dataset or what it calls."""
+    found = {finding.cause: finding for finding in analyze(recorded(script, "loaded")).findings}
+
+    assert f"at train_net.py:{line_of('again and again')}" in found["slow-loader"].sentence

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tlkit.runtime.instrument import code_samples
-from tlkit.runtime.instrument.code_samples import CodeSampler, library_of
+from tlkit.runtime.instrument.code import stacks
+from tlkit.runtime.instrument.code.stacks import library_of
+from tlkit.runtime.instrument.code.ticker import Tick
+from tlkit.runtime.instrument.code.training import CodeSampler
 from tlkit.runtime.instrument.steps import tracker
 from tlkit.timeline import Trace, open_trace
 from tlkit.timeline.record import recorder
@@ -25,7 +27,7 @@ def test_whose_code_a_file_is() -> None:
     """The toolkit's, a package's, Python's, or the user's."""
     packages, standard = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
 
-    assert library_of(code_samples.__file__) == "tlkit"
+    assert library_of(stacks.__file__) == "tlkit"
     assert library_of(f"{packages}/torch/nn/modules/module.py") == "torch"
     assert library_of(f"{packages}/six.py") == "six"
     assert library_of("/usr/lib/python3/dist-packages/numpy/core/fromnumeric.py") == "numpy"
@@ -120,7 +122,7 @@ def test_nobody_is_looked_at_without_a_timeline(monkeypatch: pytest.MonkeyPatch)
     """There is nothing to write it into."""
     calls: list[int] = []
 
-    def look(self: CodeSampler) -> None:
+    def look(self: CodeSampler, tick: Tick) -> None:
         calls.append(0)
 
     monkeypatch.setattr(CodeSampler, "_look", look)
@@ -134,7 +136,7 @@ def test_a_look_that_fails_is_the_last_one(timeline: Path, monkeypatch: pytest.M
     """The training goes on."""
     calls: list[int] = []
 
-    def fail(self: CodeSampler) -> None:
+    def fail(self: CodeSampler, tick: Tick) -> None:
         calls.append(0)
         raise RuntimeError("a stack of another making")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tlkit.runtime.instrument import line_counts
-from tlkit.runtime.instrument.line_counts import LineCounter
+from tlkit.runtime.instrument.code import line_counts
+from tlkit.runtime.instrument.code.line_counts import LineCounter
 from tlkit.timeline.record import recorder
 
 ROUNDS = 50

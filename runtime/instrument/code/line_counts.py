@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from ...timeline.record import recorder
-from .costly_settings import is_looked_at, is_traced
+from ....timeline.record import recorder
+from ..costly_settings import is_looked_at, is_traced
 
 #: In a step with more lines than this the rest is not counted: a line costs a third of a microsecond.
 MAX_LINES: Final = 200_000

@@ -1,0 +1,60 @@
+/* Sleeps, and gets the interpreter's lock afterwards without waiting for the thread that has it to give it back (see ticker.py). */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <time.h>
+
+#define SECOND_NS 1000000000
+
+/* How long a thread waits for the lock before it insists, in microseconds; what sys.setswitchinterval sets, without the lock. */
+static unsigned long (*get_patience)(void);
+static void (*set_patience)(unsigned long);
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
+static PyObject *nap(PyObject *module, PyObject *arguments) {
+    (void)module;
+    long long length_ns;
+    unsigned long patience_us, usual_us;
+    if (!PyArg_ParseTuple(arguments, "Lk", &length_ns, &patience_us))
+        return NULL;
+    struct timespec length = {.tv_sec = length_ns / SECOND_NS, .tv_nsec = length_ns % SECOND_NS};
+    int64_t woken_ns;
+    PyThreadState *state = PyEval_SaveThread();
+    nanosleep(&length, NULL);
+    woken_ns = now_ns();
+    usual_us = get_patience();
+    /* Who begins to wait in the moments until the lock is there insists as early; nobody else notices. */
+    set_patience(patience_us);
+    PyEval_RestoreThread(state);
+    set_patience(usual_us);
+    return PyLong_FromLongLong(woken_ns);
+}
+
+static PyMethodDef methods[] = {
+    {"nap", nap, METH_VARARGS,
+     "nap(length_ns, patience_us): sleep, then get the interpreter's lock, insisting after `patience_us`.  When it woke up: ns of\n"
+     "CLOCK_MONOTONIC, before it had the lock."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "A sleep that ends in time.", .m_size = -1, .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    /* POSIX lets a pointer to a function be had so.  They are Python's own, and not promised to anybody. */
+    *(void **)&get_patience = dlsym(RTLD_DEFAULT, "_PyEval_GetSwitchInterval");
+    *(void **)&set_patience = dlsym(RTLD_DEFAULT, "_PyEval_SetSwitchInterval");
+    if (get_patience == NULL || set_patience == NULL) {
+        PyErr_SetString(PyExc_ImportError, "this Python does not let a thread insist on the interpreter's lock");
+        return NULL;
+    }
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,114 @@
+"""Whose code a frame is of, and what a look at a stack tells: the innermost line of the user's own, and what it has called."""
+
+import linecache
+import os
+import sysconfig
+from collections.abc import Mapping
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple
+
+from ....timeline.model.code_spans import OWN, CodeSpan
+
+#: A stack that is deeper is not looked at to its end.
+_MAX_DEPTH: Final = 200
+#: Files and places that are remembered.
+MAX_KNOWN: Final = 4096
+_MAX_TEXT: Final = 80
+
+_ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__)))) + os.sep  # noqa: PTH120  as code objects have it
+_TOOLKIT: Final = tuple(f"{_ROOT}{name}{os.sep}" for name in ("collector", "dashboard", "runtime", "timeline"))
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_STANDARD: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+def library_of(path: str) -> str:
+    """Whose code a file is: a package that is installed, a module of Python, or "" for the user's own."""
+    if path.startswith(_TOOLKIT):
+        return "tlkit"
+    inside = next((path.rpartition(folder)[2] for folder in _INSTALLED if folder in path), "")
+    inside = inside or next((path.removeprefix(folder) for folder in _STANDARD if path.startswith(folder)), "")
+    if inside:
+        return inside.split(os.sep, 1)[0].removesuffix(".py")
+    # Code without a file: of Python itself, of a dataclass, of a compiler; a notebook's cells have one of their own.
+    return "python" if path.startswith("<") and not path.startswith("<ipython") else OWN
+
+
+class Seen(NamedTuple):
+    """Where a thread was."""
+
+    code: CodeType
+    line: int
+    library: str
+    """That the line has called, and was inside of; OWN for none."""
+
+
+class Stacks:
+    """Looks at stacks, and remembers whose code is whose."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._libraries: dict[str, str] = {}
+        self._names: dict[tuple[str, int, str, str], tuple[str, dict[str, Any] | None]] = {}
+
+    def look(self, frame: FrameType | None, within: CodeType | None = None) -> Seen | None:
+        """The innermost line of the user's own in a stack; None if there is none.
+
+        Args:
+            frame: the innermost.  Whoever keeps it keeps all that its function refers to.
+            within: look at what this function has called, and at nothing if it has not been; where none of that is the user's
+                own, the innermost line is told.
+        """
+        if frame is None:
+            return None
+        library = self._library(frame)
+        innermost = Seen(frame.f_code, _line_of(frame), library)
+        own: Seen | None = None
+        for _ in range(_MAX_DEPTH):
+            if frame.f_code is within:
+                return own or innermost
+            if own is None and self._library(frame) == OWN:
+                own = Seen(frame.f_code, _line_of(frame), library)
+            if (own is not None and within is None) or frame.f_back is None:
+                break
+            frame = frame.f_back
+        return own if within is None else None
+
+    def _library(self, frame: FrameType) -> str:
+        path = frame.f_code.co_filename
+        library = self._libraries.get(path)
+        if library is None:
+            if len(self._libraries) >= MAX_KNOWN:
+                self._libraries.clear()
+            library = self._libraries[path] = library_of(path)
+        return library
+
+    def describe(self, seen: Seen, times: Mapping[tuple[str, int, str], int]) -> tuple[str, dict[str, Any] | None]:
+        """The span's name, and of the line its text and how often it runs in a step, as far as they are known.
+
+        Args:
+            times: by file, line and function.
+        """
+        key = (seen.code.co_filename, seen.line, seen.code.co_name, seen.library)
+        known = self._names.get(key)
+        if known is None:
+            if len(self._names) >= MAX_KNOWN:
+                self._names.clear()
+            text = linecache.getline(seen.code.co_filename, seen.line).strip()[:_MAX_TEXT]
+            count = times.get(key[:3])
+            args = {**({"text": text} if text else {}), **({"times": count} if count else {})}
+            file = os.path.basename(seen.code.co_filename)  # noqa: PTH119  of what may be no path
+            self._names[key] = known = CodeSpan(file, seen.line, seen.code.co_name, seen.library).name, args or None
+        return known
+
+    def forget_names(self) -> None:
+        """More is known of lines than before."""
+        self._names.clear()
+
+
+def _line_of(frame: FrameType) -> int:
+    """The line that a frame is at; of an instruction without a line, as at the end of a loop, the line before it."""
+    line = frame.f_lineno
+    if line is None:
+        before = [one for start, _, one in frame.f_code.co_lines() if one is not None and start <= frame.f_lasti]
+        line = before[-1] if before else frame.f_code.co_firstlineno
+    return line
