@@ -12,6 +12,9 @@
 static unsigned long (*get_patience)(void);
 static void (*set_patience)(unsigned long);
 
+/* What it was, while it is not; 0 else. */
+static unsigned long kept_us;
+
 static int64_t now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -31,16 +34,29 @@ static PyObject *nap(PyObject *module, PyObject *arguments) {
     woken_ns = now_ns();
     usual_us = get_patience();
     /* Who begins to wait in the moments until the lock is there insists as early; nobody else notices. */
+    kept_us = usual_us;
     set_patience(patience_us);
     PyEval_RestoreThread(state);
     set_patience(usual_us);
+    kept_us = 0;
     return PyLong_FromLongLong(woken_ns);
+}
+
+/* In a forked child, which has the memory of a process in the middle of a nap, perhaps, and not its thread. */
+static PyObject *forget_nap(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    if (kept_us != 0)
+        set_patience(kept_us);
+    kept_us = 0;
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
     {"nap", nap, METH_VARARGS,
      "nap(length_ns, patience_us): sleep, then get the interpreter's lock, insisting after `patience_us`.  When it woke up: ns of\n"
      "CLOCK_MONOTONIC, before it had the lock."},
+    {"forget_nap", forget_nap, METH_NOARGS, "Undo what a nap has changed, in a forked child that has not its thread."},
     {NULL, NULL, 0, NULL},
 };
 

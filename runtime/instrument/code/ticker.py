@@ -73,3 +73,5 @@ def _load() -> Any:
 
 
 _compiled: Final = _load()
+if _compiled is not None:
+    os.register_at_fork(after_in_child=_compiled.forget_nap)
