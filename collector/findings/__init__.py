@@ -30,6 +30,7 @@ from .only_communication import MovingBytes
 from .pipeline import Pipeline
 from .places import CodeInBackward
 from .python_loops import PythonLoops
+from .recomputation import Recomputation
 from .run_level import Lapses
 from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
@@ -63,6 +64,7 @@ RULES: tuple[Rule, ...] = (
     BlockedPhases(),
     CodeInBackward(),
     PythonLoops(),
+    Recomputation(),
     InterpreterLock(),
     GarbageCollection(),
     Checkpoints(),

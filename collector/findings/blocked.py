@@ -44,10 +44,9 @@ class BlockedPhases:
         if are_in_their_own_way(facts):
             return []
         blocked = {}
-        for part in _PHASES:
+        for part, not_running in _not_running(facts).items():
             if part in cpu.metered:
                 took = facts.part(part).astype(float)
-                not_running = took - cpu.running_ns[part] - cpu.starved_ns[part]
                 idle = not_running - _ordinary_ratio(not_running, took) * took
                 if part == str(Category.BACKWARD):
                     idle = idle - facts.contention_ns
@@ -101,6 +100,24 @@ class BlockedPhases:
                 f"{pattern.words}, most of it in {part}: {doing}."
             ),
         )
+
+
+def _not_running(facts: Facts) -> dict[str, np.ndarray]:
+    """How long the training thread has a core and none to wait for in no phase: by phase float[rank, step], ns.
+
+    What forward computes once more inside of backward is told as forward's, and metered as backward's: what a phase has run
+    beyond its length another has run.
+    """
+    cpu = facts.cpu
+    rest = {
+        part: facts.part(part).astype(float) - cpu.running_ns[part] - cpu.starved_ns[part]
+        for part in _PHASES
+        if part in cpu.metered
+    }
+    means = np.array([ns.mean(axis=1) for ns in rest.values()])
+    beyond, left = np.maximum(-means, 0.0).sum(axis=0), np.maximum(means, 0.0).sum(axis=0)
+    kept = np.maximum(1.0 - beyond / np.maximum(left, 1.0), 0.0)[:, None]
+    return {part: ns * kept for part, ns in rest.items()}
 
 
 def _without_operators(facts: Facts) -> list[Finding]:

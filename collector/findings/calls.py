@@ -58,6 +58,10 @@ _WORDS: Final = {
 }
 
 
+#: Buffers of this size take time to move.
+LARGE_NBYTES: Final = 1 << 20
+
+
 class BlockingCalls:
     """Collectives that user code calls and waits for, step after step."""
 
@@ -73,9 +77,11 @@ class BlockingCalls:
 def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Finding | None:
     """Of one kind of caller; None if it costs little."""
     are_buffers = caller == "parameters" and facts.trace.meta.runtime == "torch"
-    if not mine.any() or (are_buffers and lacks_cores(facts)):
-        return None
     assert facts.graph is not None
+    # Where cores lack, small ones are a moment in which ranks wait for each other, as they would in the next collective.
+    are_small = are_buffers and int(facts.graph.operations.nbytes[mine].max(initial=0)) < LARGE_NBYTES
+    if not mine.any() or (are_small and lacks_cores(facts)):
+        return None
     graph, operations = facts.graph, facts.graph.operations
     step = np.clip(np.searchsorted(graph.steps.end_ns.max(axis=0), operations.end_ns), 0, facts.steps.count - 1)
     gone = mine & (step % SELDOM != 0) if facts.steps.count > SELDOM else mine

@@ -4,6 +4,7 @@ Only the training thread is looked at.  A module called inside another one costs
 """
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -86,6 +87,21 @@ def install() -> None:
     recorded_backward.__doc__ = original_backward.__doc__
     _patches.replace(torch.nn.Module, "__call__", recorded_call)
     _patches.replace(torch.autograd, "backward", recorded_backward)
+    _patches.replace(torch.autograd, "grad", _recorded_grad(torch.autograd.grad))
+
+
+def _recorded_grad(original: Any) -> Any:
+    """`torch.autograd.grad` by itself is a part of what the loss is made of: a penalty on gradients, derivatives by the input."""
+
+    @wraps(original)
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        is_inside = _is_compiling() or _Depth.forward or _Depth.backward
+        if is_inside or not recorder.is_on() or not recorder.is_training_thread():
+            return original(*args, **kwargs)
+        with recorder.span(Category.FORWARD, FORWARD, module="torch.autograd.grad"):
+            return original(*args, **kwargs)
+
+    return grad
 
 
 def _elements(values: Iterable[Any], depth: int = 2) -> int:

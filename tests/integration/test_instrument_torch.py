@@ -246,6 +246,35 @@ print(torch.nn.Module.__call__ is call)
     assert {"FORWARD", "BACKWARD", "OPTIMIZER_STEP"} <= set(trace.spans["name"])
 
 
+def test_derivatives_that_a_loss_is_made_of_are_forward(tmp_path: Path) -> None:
+    """Of networks that know physics, or a penalty on gradients; their values are what they were."""
+    script = """
+import sys, torch, tlkit
+torch.manual_seed(0)
+recording = tlkit.instrument(sys.argv[1] if len(sys.argv) > 1 else None)
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(5):
+    rows = torch.randn(4, 8, requires_grad=True)
+    optimizer.zero_grad()
+    (slope,) = torch.autograd.grad(net(rows).sum(), rows, create_graph=True)
+    slope.square().sum().backward()
+    optimizer.step()
+print(float(next(net.parameters()).sum()))
+"""
+    environment = {key: value for key, value in environment_of(0, 1, 1).items() if not key.startswith("HOROVOD_")}
+    command = [sys.executable, "-c", script]
+    off = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    on = subprocess.run([*command, f"{tmp_path}/t.json"], env=environment, capture_output=True, text=True, check=True)
+    trace = open_trace(tmp_path / "t.json")
+    forward = trace.spans[trace.spans["name"] == "FORWARD"]
+    modules = [json.loads(trace.raw_args[row])["module"] for row in forward["args_row"]]
+
+    assert on.stdout == off.stdout
+    assert modules == ["Sequential", "torch.autograd.grad"] * 5
+    assert (trace.spans["name"] == "BACKWARD").sum() == 5
+
+
 def test_what_a_closure_does_is_no_update(tmp_path: Path) -> None:
     """Lightning runs forward and backward inside the optimizer's step; LBFGS several times, with updates in between."""
     script = """

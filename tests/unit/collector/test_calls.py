@@ -9,6 +9,7 @@ from tests.traces import MS, Parts, make_trace
 from tlkit.collector import analyze
 from tlkit.collector.analysis import measure
 from tlkit.collector.facts import Facts
+from tlkit.collector.findings import calls
 from tlkit.collector.findings.calls import BlockingCalls, _between
 from tlkit.collector.model.steps import find_steps
 from tlkit.timeline.model.trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, Trace, make_table
@@ -149,6 +150,23 @@ def test_broadcasts_of_buffers_that_cost_little_are_not_named() -> None:
 
     assert found.cause == "repeated-broadcasts"
     assert not BlockingCalls().find(facts_of(replace(trace, meta=replace(trace.meta, runtime="torch"))))
+
+
+@pytest.mark.parametrize(("nbytes", "is_told"), [(1000, False), (20_000_000, True)])
+def test_large_buffers_are_named_on_a_loaded_machine_too(
+    monkeypatch: pytest.MonkeyPatch, *, nbytes: int, is_told: bool
+) -> None:
+    """Where cores lack, ranks wait for each other in any collective; to move 20 MB takes its time."""
+    monkeypatch.setattr(calls, "lacks_cores", lambda _: True)
+    monkeypatch.setattr(calls, "MIN_OF_BUFFERS", 0.05)
+    trace = with_calls("parameters", "")
+    trace = replace(
+        trace,
+        meta=replace(trace.meta, runtime="torch"),
+        collectives=trace.collectives.assign(nbytes=np.int64(nbytes)),
+    )
+
+    assert bool(BlockingCalls().find(facts_of(trace))) == is_told
 
 
 def test_calls_that_are_waited_for_together_cost_the_code_between_them() -> None:
