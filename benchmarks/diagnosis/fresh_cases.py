@@ -250,3 +250,27 @@ STRANGERS = (
     _stranger("gradients accumulated", "accumulate_ddp", "healthy", recorder="instrument", steps=160),
     _stranger("images that grow", "progressive_resize", "healthy"),
 )
+
+# A second author's.  Three ranks on two cores lack cores in any case.
+MORE_STRANGERS = (
+    _stranger("tags of words", "crf_tagger", "compute", ("python-loop",), TWO),
+    _stranger("music by events", "music_events", "compute", ("python-loop",), TWO, recorder="instrument"),
+    _stranger("masks of leaves", "leaf_masks", "compute", ("slowing-down",), TWO, recorder="instrument"),
+    _stranger("few scans", "few_scans", "data", ("worker-start-up",)),
+    _stranger("light curves", "light_curves", "data", ("slow-loader",), recorder="instrument"),
+    _stranger("faces", "emoji_vae", "straggler", ("periodic-slow-host-code",), (0,)),
+    _stranger("clauses of contracts", "contracts", "straggler", ("uneven-batches",), (1,)),
+    _stranger(
+        "a memory bank",
+        "memory_bank",
+        "communication",
+        ("repeated-broadcasts",),
+        recorder="instrument",
+        size=3,
+        may_lack_cores=True,
+    ),
+    _stranger("words that are spoken", "keyword_spotting", "compute", ("recomputation",), TWO),
+    _stranger("sharpness", "sharp_minima", "healthy", recorder="instrument"),
+    _stranger("textures", "texture_gan", "healthy"),
+    _stranger("heat", "heat_equation", "healthy", size=3, may_lack_cores=True),
+)

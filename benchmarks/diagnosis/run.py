@@ -20,14 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from case import Case, read_case
-from fresh_cases import FRESH_CASES, STRANGERS
+from fresh_cases import FRESH_CASES, MORE_STRANGERS, STRANGERS
 from hard_cases import HARD_CASES
 from judging import Report, analyse_all
 from plain_cases import PLAIN_CASES
 from recorded import Job, is_recorded, mean_step_ms, record_all
 
-CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS
-SETS = {"all": CASES, "plain": PLAIN_CASES, "hard": HARD_CASES, "fresh": FRESH_CASES, "strangers": STRANGERS}
+CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS + MORE_STRANGERS
+SETS = {
+    "all": CASES,
+    "plain": PLAIN_CASES,
+    "hard": HARD_CASES,
+    "fresh": FRESH_CASES,
+    "strangers": STRANGERS,
+    "more-strangers": MORE_STRANGERS,
+}
 MAX_HEALTHY_GAIN = 0.05
 """What a healthy run may be promised."""
 MAX_GAIN_ERROR = 0.15

@@ -64,7 +64,8 @@ class PythonLoops:
                 ),
                 sentence=(
                     f"In {part} a loop of Python does many small things one by one: {most.where}. That line takes "
-                    f"{milliseconds(most.mean_ns)} of each {milliseconds(facts.mean_step_ns)} step, {each_us:.1f} µs each time."
+                    f"{milliseconds(most.mean_ns)} of each {milliseconds(facts.mean_step_ns)} step, {each_us:.1f} µs each time"
+                    + ("; what backward does for it, if it does, comes on top." if part == _PARTS[0] else ".")
                 ),
             )
         ]
