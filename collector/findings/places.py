@@ -115,7 +115,12 @@ class CodeInBackward:
         code = facts.code
         if code is None or facts.replay is None or facts.breakdown.on_device:
             return []
-        spent = np.array([sum(_called_back(code, [row]).values()) for row in range(len(facts.ranks))])
+        rows = range(len(facts.ranks))
+        by_function = _called_back(code, rows)
+        if not by_function:
+            return []
+        called = [number for number, one in enumerate(code.places) if (one.file, one.function) in by_function]
+        spent = code.spent_by_rank(_BACKWARD, called)
         took = facts.part(_BACKWARD).astype(float)
         # What is blocked there is another finding's (blocked.py), which has a line, too.
         working_ns = np.maximum(spent - _blocked_ns(facts), 0.0)
@@ -125,7 +130,6 @@ class CodeInBackward:
         outcome = facts.outcome(facts.without(_BACKWARD, took * share[:, None]))
         if outcome.gain < WORTH_RATIO / 2:
             return []
-        by_function = _called_back(code, range(len(facts.ranks)))
         names = sorted(by_function, key=lambda key: -by_function[key])
         told = ", ".join(f"{function}() in {file}" for file, function in names[:3])
         return [

@@ -31,15 +31,15 @@ class PythonLoops:
         found: list[tuple[str, Place]] = []
         change = None
         for part in _PARTS:
-            by_row = [_loops(code, part, [row]) for row in range(len(facts.ranks))]
-            spent = np.array([sum(place.mean_ns for place in places) for places in by_row])
+            loops = _loops(code, part, range(len(facts.ranks)))
+            spent = code.spent_by_rank(part, [number for place in loops for number in code.numbers(place)])
             if spent.min() < ON_ALL * spent.mean() or not spent.any():
                 continue
             took = facts.part(part).astype(float)
             share = np.minimum(spent / np.maximum(took.mean(axis=1), 1.0), 1.0)
             without = facts.without(part, took * share[:, None])
             change = without if change is None else change & without
-            found += [(part, place) for place in _loops(code, part, range(len(facts.ranks)))]
+            found += [(part, place) for place in loops]
         if change is None or not found:
             return []
         outcome = facts.outcome(change)

@@ -108,6 +108,15 @@ class CodeLooks:
         found: Floats = weights / max(float(weights.sum()), 1.0) * mean_ns
         return found
 
+    def spent_by_rank(self, part: str, places: Sequence[int]) -> Floats:
+        """The mean of a step that each rank has of a part at some places, ns: float[rank]."""
+        took = self.part_ns[part]
+        inside = self.part == PARTS.index(part)
+        mine = inside & np.isin(self.place, list(places))
+        total, at_places = (np.bincount(self.row[one], self.ns[one], len(took)) for one in (inside, mine))
+        found: Floats = at_places / np.maximum(total, 1.0) * took.mean(axis=1)
+        return found
+
     def hottest(
         self,
         part: str,
@@ -170,6 +179,11 @@ class CodeLooks:
                 return place
         return None
 
+    def numbers(self, place: Place) -> list[int]:
+        """Of `places`, those of a line."""
+        key = (place.file, place.lines[0], place.function)
+        return [number for number, one in enumerate(self.places) if (one.file, one.line, one.function) == key]
+
     def _place(self, members: list[int], spent: Floats, counts: Integers, total: float) -> Place:
         lines = [self.places[member].line for member in members]
         largest = max(members, key=lambda member: float(spent[member]))
@@ -225,8 +239,11 @@ def find_looks(trace: Trace, steps: Steps, breakdown: Breakdown) -> CodeLooks | 
     if spans.empty or not steps.count or not breakdown.moments or breakdown.on_device:
         return None
     pieces = []
-    for row, rank in enumerate(steps.ranks):
-        mine = np.flatnonzero((spans["rank"] == rank).to_numpy())
+    ranks = spans["rank"].to_numpy()
+    order = np.argsort(ranks, kind="stable")
+    begins, ends = (np.searchsorted(ranks[order], steps.ranks, side=side) for side in ("left", "right"))
+    for row in range(len(steps.ranks)):
+        mine = order[begins[row] : ends[row]]
         at_ns = spans["start_ns"].to_numpy()[mine]
         gap_ns = np.diff(at_ns, prepend=at_ns[:1]).astype(float)
         # A recording that was paused, or a job that was stopped for a while.
