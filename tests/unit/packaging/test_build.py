@@ -58,7 +58,7 @@ def test_a_wheel_puts_nothing_generic_into_the_import_space(wheel: Path) -> None
 
 
 def test_without_a_compiler_the_wheel_is_built_without_what_is_compiled(tmp_path: Path, wheel: Path) -> None:
-    """And with one, the scanner, the recorder and the shared memory in C are there."""
+    """And with one, the scanner, the recorder, the shared memory and what looks at code are there in C."""
     without = build(tmp_path, {"CC": "/bin/false"})
     with zipfile.ZipFile(without) as archive:
         names = set(archive.namelist())
@@ -68,6 +68,7 @@ def test_without_a_compiler_the_wheel_is_built_without_what_is_compiled(tmp_path
         with zipfile.ZipFile(wheel) as archive:
             compiled = [name for name in archive.namelist() if name.endswith(".so")]
         assert sorted(name.rpartition("/")[0] for name in compiled) == [
+            "tlkit/runtime/instrument/code",
             "tlkit/runtime/torch/data_plane/transports/shared_memory",
             "tlkit/timeline/record/queue",
             "tlkit/timeline/scanning",
