@@ -316,11 +316,11 @@ def test_the_timeline_zooms_searches_and_tells(page: Page, address: str) -> None
     page.locator("#timeline").focus()
     page.keyboard.press("f")
     assert wait_until_painted(page, closer) == whole
-    page.locator("#timeline-query").fill("forward")
+    page.locator("#timeline-query").fill("optimizer_step")
     page.keyboard.press("Enter")
     wait_for(page, f"{2 * STEPS} matches")
     details = page.locator("#timeline-details")
-    details.locator("h3", has_text="FORWARD").wait_for(timeout=LONG_MS)
+    details.locator("h3", has_text="OPTIMIZER_STEP").wait_for(timeout=LONG_MS)
     first = details.inner_text()
     page.locator("#timeline-next").click()
     page.wait_for_function(
