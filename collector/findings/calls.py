@@ -57,7 +57,6 @@ _WORDS: Final = {
     ),
 }
 
-
 #: Buffers of this size take time to move.
 LARGE_NBYTES: Final = 1 << 20
 

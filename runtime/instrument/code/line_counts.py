@@ -69,9 +69,8 @@ class LineCounter:
             sys.settrace(None)
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:  # noqa: ARG002  as Python calls it
-        if (
-            not recorder.is_timeline_on()
-        ):  # the recording was stopped, perhaps by another thread, in the middle of the step
+        if not recorder.is_timeline_on():
+            # The recording was stopped in the middle of the step, perhaps by another thread.
             sys.settrace(None)
             return None
         return self._line if id(frame.f_code) in self._codes else None
