@@ -14,6 +14,9 @@ OF_MODEL: Final = 0.5
 #: The same for another transport, which makes any communication quicker.
 OF_TRANSPORT: Final = 0.25
 
+#: Said in a remedy, and left out where the line is named.
+SHOWS_LINE: Final = " (py-spy dump --pid of a rank shows the line)"
+
 CLASSES: Final = ("data", "communication", "compute", "straggler", "healthy", "unknown")
 
 

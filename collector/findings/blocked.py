@@ -11,7 +11,7 @@ from ..model.intervals import Intervals, total_within
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
-from .base import WORTH_RATIO, Finding, promise
+from .base import SHOWS_LINE, WORTH_RATIO, Finding, promise
 from .cores import are_in_their_own_way
 
 #: Phases in which the training thread should compute.
@@ -92,8 +92,7 @@ class BlockedPhases:
                 "Find the threads (py-spy dump --pid of a rank) and move what they do into processes of their own, or into code "
                 "that releases the interpreter's lock; fewer OMP_NUM_THREADS if they are OpenMP's."
                 if is_held
-                else "Find what they wait for (py-spy dump --pid of a rank shows the line): a sleep or retry, a lock, a file or "
-                "the network."
+                else f"Find what they wait for{SHOWS_LINE}: a sleep or retry, a lock, a file or the network."
             ),
             sentence=(
                 f"All ranks stand still for {milliseconds(float(total.mean()))} of each {milliseconds(facts.mean_step_ns)} step "
@@ -144,8 +143,8 @@ def _without_operators(facts: Facts) -> list[Finding]:
                 **pattern.evidence,
             },
             remedy=(
-                "Find what the model does there (py-spy dump --pid of a rank shows the line): Python or NumPy code in forward, a "
-                "sleep or retry, a lock, a file or the network."
+                f"Find what the model does there{SHOWS_LINE}: Python or NumPy code in forward, a sleep or retry, a lock, a file "
+                "or the network."
             ),
             sentence=(
                 f"On all ranks no operator runs for {milliseconds(float(common.mean()))} of each "

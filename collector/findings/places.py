@@ -10,7 +10,7 @@ from ...timeline.vocabulary import Category
 from ..facts import Facts
 from ..model.code import CodeLooks, Place
 from ..model.words import milliseconds
-from .base import WORTH_RATIO, Finding, promise
+from .base import SHOWS_LINE, WORTH_RATIO, Finding, promise
 
 _DATA: Final = str(Category.DATA)
 _FORWARD: Final = str(Category.FORWARD)
@@ -35,6 +35,8 @@ _ON_THEIR_OWN: Final = frozenset(
 ON_ALL: Final = 0.4
 #: It is most of what a sentence speaks of.
 _MOST: Final = 0.75
+#: A line that runs so many times as often as it did.
+PILES_UP: Final = 1.5
 #: Of the looks in a function that is called back in backward so many are at its own lines.
 _OWN_LINES: Final = 0.2
 #: The user's own gradient of an operation, and what checkpointing computes once more.
@@ -56,18 +58,35 @@ def _with_place(facts: Facts, finding: Finding) -> Finding:
     # Beside ranks without it, what those do as well is usual.
     beside = [row for row in range(len(facts.ranks)) if row not in rows] if finding.class_ == "straggler" else []
     named = finding.evidence.get("steps")
-    steps = None
+    steps = earlier = None
     if finding.evidence.get("pattern") in {"periodic", "sometimes", "window"} and isinstance(named, list):
         steps = np.isin(facts.steps.numbers, named)
-    place = facts.code.hottest(part, rows, steps=steps, beside=beside, libraries_left_out=_ON_THEIR_OWN)
+    elif finding.evidence.get("pattern") == "growing":
+        # What there is more of in the second half than in the first.
+        steps = np.arange(facts.steps.count) >= facts.steps.count // 2
+        earlier = ~steps
+    place = facts.code.hottest(
+        part, rows, steps=steps, beside=beside, beside_steps=earlier, libraries_left_out=_ON_THEIR_OWN
+    )
     if place is None:
         return finding
     much = "Most" if place.share >= _MOST else "Much"
     inside = f" (inside {place.library})" if place.library else ""
     return replace(
         finding,
-        sentence=f"{finding.sentence} {much} of it is at {place.where}{inside}.",
+        sentence=f"{finding.sentence} {much} of it is at {place.where}{inside}.{_more_often(place)}",
+        remedy=finding.remedy.replace(SHOWS_LINE, ""),
         evidence={**finding.evidence, "code": described(place)},
+    )
+
+
+def _more_often(place: Place) -> str:
+    """Of a line that runs more and more often in a step."""
+    if not place.times_at_first or place.times < PILES_UP * place.times_at_first:
+        return ""
+    return (
+        f" It ran {place.times_at_first:,} times a step when it was counted first, {place.times:,} times at last: something that "
+        "calls it piles up, as hooks or callbacks that are registered again and again."
     )
 
 
@@ -100,6 +119,7 @@ def described(place: Place) -> dict[str, Any]:
         "function": place.function,
         "text": place.text,
         "times": place.times,
+        "times_at_first": place.times_at_first,
         "library": place.library,
         "mean_ns": round(place.mean_ns),
         "share": round(place.share, 3),

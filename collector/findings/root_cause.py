@@ -12,6 +12,7 @@ from ...timeline.vocabulary import GPU_CLOCK, GPU_REASON, GPU_THROTTLED, LaneKin
 from ..facts import Facts
 from ..model.arrays import Mask
 from ..model.intervals import of_spans, total_within
+from .base import SHOWS_LINE
 from .costly_settings import names_of, remedy_of, settings_of_one
 
 #: The cause has to explain this much of the excess.
@@ -136,8 +137,8 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
             slug="blocked",
             sentence="blocked there (asleep, or waiting for a disk, a lock or another thread), not computing",
             remedy=(
-                "find what it waits for (py-spy dump --pid of the rank shows the line): a sleep or retry, a lock, a file or the "
-                "network, more OMP threads than it has cores."
+                f"find what it waits for{SHOWS_LINE}: a sleep or retry, a lock, a file or the network, more OMP threads than it "
+                "has cores."
             ),
             evidence=evidence,
         )

@@ -28,6 +28,8 @@ MIN_CERTAIN: Final = 0.02
 SMALL_EXCESS: Final = 1 / 3
 #: A trend that is so many deviations of what chance makes is none of it.
 CLEAR_TREND: Final = 3.5
+#: Steps before the analysed ones beside those: what grew in them is told as well up to so many.
+MAX_STEPS_BEFORE: Final = 0.5
 #: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
 
@@ -80,7 +82,7 @@ def _of_growth(facts: Facts) -> list[Finding]:
     for part, values in _own_parts(facts):
         shared = values.min(axis=0)
         if clearly_grows(shared):
-            grown = growth(shared)
+            grown = growth(shared, _steps_before(facts))
             work[part] = removed(values, grown)
             total += grown
     if not work:
@@ -209,9 +211,9 @@ def remedy_of(pattern: Pattern) -> str:
     """What to look at, by the steps that are slower."""
     if pattern.kind == "growing":
         return (
-            "Look for what piles up: a list of losses that keeps graphs alive, growing inputs, a cache or a log file, "
-            "memory that is "
-            "swapped, a device that becomes hot (nvidia-smi -q -d PERFORMANCE)."
+            "Look for what piles up: hooks or callbacks that are registered again and again, a list of losses that keeps graphs "
+            "alive, growing inputs, a cache or a log file, memory that is swapped, a device that becomes hot (nvidia-smi -q -d "
+            "PERFORMANCE)."
         )
     return (
         f"Look at what happens {_words(pattern)}: evaluation, logging, checkpoints, a new shard of data, garbage collection, "
@@ -267,7 +269,8 @@ def _without(facts: Facts, hit: np.ndarray) -> Outcome:
 
 def _without_growth(facts: Facts) -> Outcome:
     """Every step as the first ones: what grows has been growing since then, also where it was no more than chance yet."""
-    work = {part: removed(values, growth(values.min(axis=0))) for part, values in _own_parts(facts)}
+    before = _steps_before(facts)
+    work = {part: removed(values, growth(values.min(axis=0), before)) for part, values in _own_parts(facts)}
     took = _operations(facts)
     own, by_size = took["took"].to_numpy(), np.zeros(len(took))
     for rows in took.groupby("nbytes").indices.values():
@@ -279,23 +282,35 @@ def _without_growth(facts: Facts) -> Outcome:
             .interpolate(limit_area="inside")
         )
         if by_step.notna().all():
-            by_size[rows] = growth(by_step.to_numpy())[took["step"].to_numpy()[rows]]
+            by_size[rows] = growth(by_step.to_numpy(), before)[took["step"].to_numpy()[rows]]
     quicker = removed(own, by_size)
     return facts.outcome(Change(work=work, latency=quicker, transfer=quicker, loading=work[_DATA]))
 
 
-def growth(values: np.ndarray) -> np.ndarray:
+def _steps_before(facts: Facts) -> int:
+    """How many steps the run had before the analysed ones, warm-up for the most part, in which it had been growing already.
+
+    None of a run that was recorded late: how it began nobody has seen.
+    """
+    before = int(facts.steps.numbers[0])
+    return before if before <= MAX_STEPS_BEFORE * facts.steps.count else 0
+
+
+def growth(values: np.ndarray, before: int = 0) -> np.ndarray:
     """How much longer each step is than the first one would be: along a straight line that single steps do not bend.
 
     The slope is the median of those between any two steps (Theil and Sen), or between two stretches of many steps.
 
     Args:
         values: float[step].
+        before: steps before the first of these, from which it has been growing.
 
     >>> growth(np.array([9.0, 5, 6, 7, 8, 9, 10, 11])).round(6).tolist()
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     >>> growth(np.array([5.0, 4, 3, 2])).tolist()
     [0.0, 0.0, 0.0, 0.0]
+    >>> growth(np.array([5.0, 6, 7, 8]), before=2).round(6).tolist()
+    [2.0, 3.0, 4.0, 5.0]
     """
     steps = np.arange(len(values))
     stretches = np.array_split(steps, min(len(values), MAX_STRETCHES))
@@ -305,7 +320,8 @@ def growth(values: np.ndarray) -> np.ndarray:
     slope = float(np.median((level[second] - level[first]) / (middle[second] - middle[first]))) if len(first) else 0.0
     if slope <= 0:
         return np.zeros(len(values))
-    return np.clip(values - float(np.median(values - slope * steps)), 0.0, slope * steps)
+    grown = slope * (steps + before)
+    return np.clip(values - float(np.median(values - grown)), 0.0, np.minimum(grown, values))
 
 
 def _own_parts(facts: Facts) -> Iterator[tuple[str, np.ndarray]]:

@@ -31,6 +31,8 @@ ALSO_STARVED: Final = 0.2
 CONCENTRATED: Final = 0.2
 #: What ranks have to share of the steps in which only one of them is slow, to be slow in turn.
 IN_TURN_RATIO: Final = 0.8
+#: A part with less of the excess is not all of it.
+MOST_IN_ONE: Final = 0.9
 #: Garbage collection that makes so much of the excess is its cause.
 MAX_OF_IT: Final = 0.5
 
@@ -133,6 +135,8 @@ def describe_slow_ranks(facts: Facts, excess: Excess, outcome: Outcome) -> Findi
     }
     if why.slug == "uneven-batches":
         cause = why.slug
+    if by_part[part] < MOST_IN_ONE * sum(max(value, 0.0) for value in by_part.values()):
+        where = f"most of it {where}"
     if pattern.kind in {"periodic", "sometimes"}:
         cause = f"periodic-{cause}"
     who, verb, waiting = _subject(ranks, facts)

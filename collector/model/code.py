@@ -31,7 +31,9 @@ MAX_GAP_NS: Final = 10e9
 MANY_TIMES: Final = 20
 _MAX_TEXT: Final = 80
 _MAX_ARGS: Final = 4096
-_MAX_TIMES: Final = 10**12
+#: A line that is seen so often and was not counted is not counted later.
+_MAX_UNTIL_COUNTED: Final = 500
+_MAX_COUNT: Final = 10**12
 _OTHER: Final = PARTS.index(str(Category.OTHER))
 
 
@@ -47,6 +49,12 @@ class Place:
     """Of the line, "" where it is unknown or there are several."""
     times: int
     """How often the line runs in a step, or more often; 0 where that was not counted, or there are several lines."""
+    graph_nodes: int
+    """How many operations it adds to autograd's graph in a step, which backward goes through; 0 as with `times`."""
+    of_graph_nodes: int
+    """How many all of the step adds."""
+    times_at_first: int
+    """How often the line ran when it was counted first; 0 as with `times`."""
     library: str
     """Which it calls for most of its time; OWN if none."""
     mean_ns: float
@@ -82,8 +90,9 @@ class CodeLooks:
     places: tuple[CodeSpan, ...]
     texts: tuple[str, ...]
     """Of the lines of `places`."""
-    times: tuple[int, ...]
-    """How often each of the lines runs in a step; 0 where nobody counted."""
+    counts: tuple[tuple[int, int, int, int], ...]
+    """How often each of the lines runs in a step, what it adds to autograd's graph, what all do, and how often it ran when it was
+    counted first; 0 where nobody counted."""
     part_ns: dict[str, IntMatrix]
     """What the parts take: int64[rank, step]."""
 
@@ -124,14 +133,17 @@ class CodeLooks:
         *,
         steps: Mask | None = None,
         beside: Sequence[int] = (),
+        beside_steps: Mask | None = None,
         libraries_left_out: frozenset[str] = frozenset(),
     ) -> Place | None:
         """Where most of a part is spent; None if nowhere in particular, or if that cannot be told.
 
         Args:
+            part: of the step.
             rows: ranks, by row.
             steps: bool[step]; None for all.
             beside: of ranks that are usual: what they spend at a place is not counted.
+            beside_steps: the same of steps that are usual, bool[step], on the same ranks.
             libraries_left_out: looks inside of these are not counted.
         """
         chosen = self.chosen(part, rows, steps)
@@ -140,6 +152,9 @@ class CodeLooks:
         spent = self.spent(chosen, part, rows, steps)
         if beside:
             spent = np.maximum(spent - self.spent(self.chosen(part, beside), part, beside), 0.0)
+        if beside_steps is not None:
+            usual = self.spent(self.chosen(part, rows, beside_steps), part, rows, beside_steps)
+            spent = np.maximum(spent - usual, 0.0)
         total = float(spent.sum())
         if libraries_left_out:
             spent = np.where(np.isin(self.libraries, list(libraries_left_out)), 0.0, spent)
@@ -188,13 +203,19 @@ class CodeLooks:
         lines = [self.places[member].line for member in members]
         largest = max(members, key=lambda member: float(spent[member]))
         mean_ns = float(spent[members].sum())
-        in_library = float(spent[largest]) > mean_ns / 2 and min(lines) == max(lines)
+        is_line = min(lines) == max(lines)
+        in_library = float(spent[largest]) > mean_ns / 2 and is_line
+        counts_of = [self.counts[member] for member in members] if is_line else [(0, 0, 0, 0)]
+        times, graph_nodes, of_graph_nodes, times_at_first = (max(column) for column in zip(*counts_of, strict=True))
         return Place(
             file=self.places[largest].file,
             function=self.places[largest].function,
             lines=(min(lines), max(lines)),
-            text=self.texts[largest] if min(lines) == max(lines) else "",
-            times=max(self.times[member] for member in members) if min(lines) == max(lines) else 0,
+            text=self.texts[largest] if is_line else "",
+            times=times,
+            graph_nodes=graph_nodes,
+            of_graph_nodes=of_graph_nodes,
+            times_at_first=times_at_first,
             library=self.places[largest].library if in_library else OWN,
             mean_ns=mean_ns,
             share=mean_ns / max(total, 1.0),
@@ -284,7 +305,7 @@ def _made(
     told = [parse_code_span(name) for name in names.cat.categories]
     place = names.cat.codes.to_numpy().astype(np.int64)
     is_known = np.array([one is not None for one in told], bool)[place]
-    told_args = _args(trace, spans, names)
+    first, newest = _args(trace, spans, names)
     return CodeLooks(
         row=row[is_known],
         step=step[is_known],
@@ -292,16 +313,21 @@ def _made(
         ns=ns[is_known],
         place=place[is_known],
         places=tuple(CodeSpan("", 0, "", OWN) if one is None else one for one in told),
-        texts=tuple(_text(args.get("text")) for args in told_args),
-        times=tuple(_times(args.get("times")) for args in told_args),
+        texts=tuple(_text(args.get("text")) for args in newest),
+        counts=tuple((*_counts(late), _counts(early)[0]) for early, late in zip(first, newest, strict=True)),
         part_ns=part_ns,
     )
 
 
-def _args(trace: Trace, spans: pd.DataFrame, names: pd.Series) -> list[dict[str, Any]]:
-    """What the newest look at each place tells of it."""
-    newest = dict(zip(names.cat.codes.tolist(), spans["args_row"].tolist(), strict=True))
-    return [_decoded(trace, newest.get(code, -1)) for code in range(len(names.cat.categories))]
+def _args(trace: Trace, spans: pd.DataFrame, names: pd.Series) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What the looks at each place tell of it: when its line was counted first, and the newest."""
+    rows = spans["args_row"].to_numpy()
+    by_place = [np.flatnonzero(names.cat.codes.to_numpy() == code) for code in range(len(names.cat.categories))]
+    first = []
+    for numbers in by_place:
+        told = (_decoded(trace, int(rows[number])) for number in numbers[:_MAX_UNTIL_COUNTED])
+        first.append(next((args for args in told if "times" in args), {}))
+    return first, [_decoded(trace, int(rows[numbers[-1]])) for numbers in by_place]
 
 
 def _decoded(trace: Trace, args_row: int) -> dict[str, Any]:
@@ -318,5 +344,10 @@ def _text(told: object) -> str:
     return " ".join(told.split())[:_MAX_TEXT] if isinstance(told, str) else ""
 
 
-def _times(told: object) -> int:
-    return told if isinstance(told, int) and 0 <= told < _MAX_TIMES else 0
+def _counts(args: dict[str, Any]) -> tuple[int, int, int]:
+    times, nodes, of_nodes = (_count(args.get(key)) for key in ("times", "graph_nodes", "of_graph_nodes"))
+    return times, nodes, of_nodes
+
+
+def _count(told: object) -> int:
+    return told if isinstance(told, int) and 0 <= told < _MAX_COUNT else 0

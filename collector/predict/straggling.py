@@ -19,6 +19,8 @@ HALF_OF_IT: Final = 0.5
 MUCH_CLEARER: Final = 3.0
 #: All work together is preferred to a part of it if it gains nearly as much.
 NEARLY: Final = 0.85
+#: Parts are slow in the same steps if so much of the excess of one lies in those of the other.
+SAME_STEPS: Final = 0.8
 #: A device hardly idles beside another one that idles so much longer.
 HARDLY: Final = 0.2
 #: Parts in which a rank can be slow by itself; data loading has findings of its own.
@@ -56,6 +58,7 @@ def find_stragglers(facts: Facts) -> list[tuple[Excess, Change]]:
             excess = replace(excess, excess_ns=excess.excess_ns * _with_starvation(facts, part, excess))
             parts.append((excess, facts.without(part, excess.excess_ns)))
     parts.sort(key=lambda found: -facts.outcome(found[1]).gain)
+    parts = _joined(parts)
     everything = find_excess(work, facts.mean_step_ns)
     if everything is None:
         return parts
@@ -69,6 +72,22 @@ def find_stragglers(facts: Facts) -> list[tuple[Excess, Change]]:
     # One rank that is slower in everything is told as that, if it gains nearly as much.
     is_nearly = facts.outcome(whole[1]).gain >= NEARLY * facts.outcome(parts[0][1]).gain
     return [whole, *parts] if is_nearly else [*parts, whole]
+
+
+def _joined(parts: list[tuple[Excess, Change]]) -> list[tuple[Excess, Change]]:
+    """The first part with those in which the same ranks are slow in the same steps: one fault, seen in several parts."""
+    if not parts:
+        return []
+    (first, change), *others = parts
+    left = []
+    for one, without in others:
+        together_ns = float(one.excess_ns[first.slow].sum())
+        if one.rows == first.rows and together_ns >= SAME_STEPS * float(one.excess_ns.sum()):
+            first = replace(first, excess_ns=first.excess_ns + np.where(first.slow, one.excess_ns, 0.0))
+            change &= without
+        else:
+            left.append((one, without))
+    return [(first, change), *left]
 
 
 def _is_most(facts: Facts, part: tuple[Excess, Change], whole: tuple[Excess, Change]) -> bool:

@@ -8,6 +8,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 from ....timeline.model.code_spans import OWN, CodeSpan
+from .line_counts import LineCount
 
 #: A stack that is deeper is not looked at to its end.
 _MAX_DEPTH: Final = 200
@@ -82,11 +83,14 @@ class Stacks:
             library = self._libraries[path] = library_of(path)
         return library
 
-    def describe(self, seen: Seen, times: Mapping[tuple[str, int, str], int]) -> tuple[str, dict[str, Any] | None]:
-        """The span's name, and of the line its text and how often it runs in a step, as far as they are known.
+    def describe(
+        self, seen: Seen, counted: Mapping[tuple[str, int, str], LineCount]
+    ) -> tuple[str, dict[str, Any] | None]:
+        """The span's name, and of the line its text and what was counted of it in a step, as far as they are known.
 
         Args:
-            times: by file, line and function.
+            seen: where.
+            counted: by file, line and function.
         """
         key = (seen.code.co_filename, seen.line, seen.code.co_name, seen.library)
         known = self._names.get(key)
@@ -94,8 +98,12 @@ class Stacks:
             if len(self._names) >= MAX_KNOWN:
                 self._names.clear()
             text = linecache.getline(seen.code.co_filename, seen.line).strip()[:_MAX_TEXT]
-            count = times.get(key[:3])
-            args = {**({"text": text} if text else {}), **({"times": count} if count else {})}
+            args: dict[str, Any] = {"text": text} if text else {}
+            count = counted.get(key[:3])
+            if count is not None:
+                args["times"] = count.times
+                if count.of_graph_nodes:
+                    args |= {"graph_nodes": count.graph_nodes, "of_graph_nodes": count.of_graph_nodes}
             file = os.path.basename(seen.code.co_filename)  # noqa: PTH119  of what may be no path
             self._names[key] = known = CodeSpan(file, seen.line, seen.code.co_name, seen.library).name, args or None
         return known

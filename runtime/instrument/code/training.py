@@ -18,7 +18,7 @@ from ....timeline.model.code_spans import LOOK_NS, OWN
 from ....timeline.record import recorder
 from ....timeline.vocabulary import Category, LaneKind
 from ..steps import tracker
-from .line_counts import counter
+from .line_counts import LineCount, counter
 from .stacks import MAX_KNOWN, Seen, Stacks
 from .ticker import OFTEN_S, SELDOM_S, Tick, Ticker, can_look
 
@@ -27,7 +27,8 @@ _log = logging.getLogger("tlkit.instrument")
 #: Before a step with this number everything happens for the first time.
 _FIRST_STEP: Final = 2
 #: After so many looks it is counted how often lines of functions run that have been seen so often, and in so many of the looks.
-_COUNT_AFTER: Final = (30, 80, 250)
+#: Later again, since what piles up runs more and more often.
+_COUNT_AFTER: Final = (30, 80, 250, 1_000, 10_000, 100_000)
 _MIN_SEEN: Final = 3
 _MIN_SEEN_SHARE: Final = 0.05
 _MAX_COUNTED: Final = 8
@@ -58,8 +59,8 @@ class CodeSampler:
         self._stacks = Stacks()
         self._seen: dict[int, tuple[CodeType, int]] = {}
         """Functions whose own lines were seen at work, by identity, and how often."""
-        self._times: dict[tuple[str, int, str], int] = {}
-        """By file, line and function how often the line runs in a step."""
+        self._counted: dict[tuple[str, int, str], LineCount] = {}
+        """By file, line and function."""
         self._is_on = False
         self._thread = threading.Thread(target=self._run, name="tlkit-code", daemon=True)
 
@@ -94,14 +95,14 @@ class CodeSampler:
             self._record(tick, seen)
         if self._ticker.count in _COUNT_AFTER:
             counter.ask(self._worth_counting())
-        for code, line, times in counter.take():
-            self._times[code.co_filename, line, code.co_name] = times
+        for count in counter.take():
+            self._counted[count.code.co_filename, count.line, count.code.co_name] = count
             self._stacks.forget_names()
 
     def _record(self, tick: Tick, seen: Seen) -> None:
         if seen.library == OWN:
             self._note(seen.code)
-        name, args = self._stacks.describe(seen, self._times)
+        name, args = self._stacks.describe(seen, self._counted)
         for number in range(tick.stands_for):
             at_ns = tick.at_ns + number * tick.every_ns
             recorder.complete(LaneKind.CODE, Category.OTHER, name, at_ns, at_ns + LOOK_NS, args)

@@ -108,7 +108,7 @@ def test_a_hook_in_backward_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "is_told"), [(8192, True), (2000, False), (0, False)], ids=["tiny", "long enough", "not counted"]
+    ("times", "is_told"), [(8192, True), (1800, False), (0, False)], ids=["tiny", "long enough", "not counted"]
 )
 def test_a_loop_of_python_is_what_runs_often_and_does_little(times: int, is_told: bool) -> None:
     """What a line takes each time tells a loop over single numbers from one over layers."""
@@ -126,6 +126,40 @@ def test_a_loop_of_python_is_what_runs_often_and_does_little(times: int, is_told
         where = "model.py:14, in forward(), 8,192 times a step: mask[row, column] = 0"
         assert where in found[0].sentence
         assert found[0].predicted_gain == pytest.approx(80 / (analysis.facts.mean_step_ns / MS), abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "of_nodes", "backward_ms"),
+    [(8192, 8200, 120), (8192, 16384, 60), (0, 8200, 0)],
+    ids=["all that forward does not explain", "half of the graph", "no gradients"],
+)
+def test_a_loops_backward_goes_with_it(nodes: int, of_nodes: int, backward_ms: float) -> None:
+    """What backward takes beyond twice the rest of forward, but no more of it than its share of the operations."""
+
+    def seen(part: str) -> Line:
+        return "model.py:14 forward" if part == "forward" else in_loop("")
+
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"forward": 80, "backward": 120})))
+    text = b'{"times":8192,"graph_nodes":%d,"of_graph_nodes":%d}' % (nodes, of_nodes)
+    analysis = analyze(looked_at(trace, dict.fromkeys(range(2), seen), text=text))
+    (loop,) = (finding for finding in analysis.findings if finding.cause == "python-loop")
+    step_ms = analysis.facts.mean_step_ns / MS
+
+    assert loop.evidence["backward_of_it_ns"] == pytest.approx(backward_ms * MS, rel=0.1)
+    assert loop.predicted_gain == pytest.approx((80 + backward_ms) / step_ms, abs=0.05)
+
+
+def test_a_line_of_several_operations_may_take_longer() -> None:
+    """Of a loop's body that is one line."""
+
+    def seen(part: str) -> Line:
+        return "model.py:14 forward" if part == "forward" else in_loop("")
+
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"forward": 80})))
+    text = b'{"times":1800,"graph_nodes":7200,"of_graph_nodes":9000}'
+    analysis = analyze(looked_at(trace, dict.fromkeys(range(2), seen), text=text))
+
+    assert "python-loop" in {finding.cause for finding in analysis.findings}
 
 
 @pytest.mark.parametrize("function", ["backward", "forward"])
@@ -207,7 +241,18 @@ def test_few_looks_say_nothing() -> None:
 def test_a_place_in_words() -> None:
     """A line of a script, outside any function, and lines of one."""
     place = Place(
-        file="a.py", function="<module>", lines=(3, 3), text="f()", times=0, library="", mean_ns=1.0, share=1.0, looks=9
+        file="a.py",
+        function="<module>",
+        lines=(3, 3),
+        text="f()",
+        times=0,
+        graph_nodes=0,
+        of_graph_nodes=0,
+        times_at_first=0,
+        library="",
+        mean_ns=1.0,
+        share=1.0,
+        looks=9,
     )
 
     assert place.where == "a.py:3: f()"

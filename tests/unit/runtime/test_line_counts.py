@@ -6,6 +6,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tlkit.runtime.instrument.code import line_counts
 from tlkit.runtime.instrument.code.line_counts import LineCounter
@@ -43,7 +44,7 @@ def counted(counter: LineCounter, first_step: int = 3, steps: int = 3) -> dict[t
         if counter.is_wanted:
             counter.step_begins(number)
         other()
-    return {(code.co_name, line - code.co_firstlineno): times for code, line, times in counter.take()}
+    return {(one.code.co_name, one.line - one.code.co_firstlineno): one.times for one in counter.take()}
 
 
 def test_the_lines_of_a_function_are_counted(counter: LineCounter) -> None:
@@ -54,6 +55,36 @@ def test_the_lines_of_a_function_are_counted(counter: LineCounter) -> None:
     assert sys.gettrace() is None
     assert not counter.is_wanted
     assert not counter.take(), "told once"
+
+
+def test_what_lines_add_to_autograds_graph_is_counted(counter: LineCounter) -> None:
+    """Each line has its own, without that of the lines it calls, and all know what the step added."""
+    weight = torch.ones(3, requires_grad=True)
+
+    def scale() -> torch.Tensor:
+        return weight * 2
+
+    def loop() -> torch.Tensor:
+        total = torch.zeros(3)
+        for _ in range(ROUNDS):
+            total = total + scale() * 3
+        return total
+
+    counter.ask([loop.__code__, scale.__code__])
+    counter.step_begins(3)
+    (loop().sum() + weight.sum()).backward()
+    counter.step_begins(4)
+    nodes = {(one.code.co_name, one.line - one.code.co_firstlineno): one.graph_nodes for one in counter.take()}
+
+    of_lines = {("loop", 1): 0, ("loop", 2): 0, ("loop", 3): 2 * ROUNDS, ("loop", 4): 0, ("scale", 1): ROUNDS}
+    assert nodes == of_lines
+    counter.ask([scale.__code__])
+    counter.step_begins(5)
+    scale().sum()
+    weight.sum()
+    counter.step_begins(6)
+
+    assert {one.of_graph_nodes for one in counter.take()} == {3}
 
 
 def test_steps_in_which_settings_are_looked_at_are_left_alone(counter: LineCounter) -> None:
@@ -120,7 +151,7 @@ def test_what_is_wanted_is_counted_first(counter: LineCounter) -> None:
     other()
     counter.step_begins(5)
 
-    assert {code for code, _, _ in counter.take()} == {looping.__code__}
+    assert {one.code for one in counter.take()} == {looping.__code__}
 
 
 def test_nobody_traces_when_the_recording_has_stopped(counter: LineCounter, monkeypatch: pytest.MonkeyPatch) -> None:
