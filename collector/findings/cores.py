@@ -6,8 +6,9 @@ from typing import Any, Final
 import numpy as np
 
 from ...timeline.model.step_loads import METERED
-from ...timeline.vocabulary import Category
+from ...timeline.vocabulary import DATA_FETCH, Category, LaneKind
 from ..facts import Facts, Outcome
+from ..model.arrays import Matrix
 from ..model.crowding import Crowd
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
@@ -16,6 +17,8 @@ from .interpreter_lock import busy_threads, of_other_threads
 
 #: So much is starved on a machine that does what it should, as a share of the phases.
 ORDINARY_STARVED_RATIO: Final = 0.05
+#: What has so much of the cores that others have is told as who has them.
+MOST_OF_IT: Final = 0.6
 #: Phases whose operators several threads compute.
 _COMPUTED: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
 
@@ -27,25 +30,10 @@ class StarvedOfCores:
         """One finding if it touches all ranks (one rank alone is a straggler)."""
         if facts.replay is None or not facts.cpu.knows_starved or are_in_their_own_way(facts):
             return []
-        total = np.zeros(facts.breakdown.step_ns.shape)
-        work: dict[str, Any] = {}
-        for category in METERED:
-            part = str(category)
-            starved = facts.cpu.starved_ns[part].astype(float)
-            if category is Category.BACKWARD:
-                starved = np.maximum(starved - facts.contention_ns, 0.0)
-            # Where all ranks lack cores, each at moments of its own, stragglers are sought without that (peers' work).
-            common = starved if facts.all_starved else np.broadcast_to(starved.min(axis=0), starved.shape)
-            beyond = np.maximum(common - ORDINARY_STARVED_RATIO * facts.part(part), 0.0)
-            total += beyond
-            work[part] = removed(facts.part(part).astype(float), beyond)
-        phases_ns = sum(float(facts.part(str(category)).sum()) for category in METERED)
-        # What is not metered, the loop and the threads that communicate, fares no better.
-        left = 1 - float(total.sum()) / max(phases_ns, 1.0)
-        if left > 1 - WORTH_RATIO / 2:
+        change, total = with_cores(facts)
+        if change is None:
             return []
-        work[str(Category.OTHER)] = left
-        outcome = facts.outcome(Change(work=work, latency=left, transfer=left, negotiation=left, contention=left))
+        outcome = facts.outcome(change)
         if outcome.gain < WORTH_RATIO / 2:
             return []
         own, threads_ns = busy_threads(facts)
@@ -63,18 +51,64 @@ class StarvedOfCores:
                     },
                     "busy_threads": {"ranks": list(own), "mean_ns": round(threads_ns)},
                 },
-                remedy=(
-                    f"{_look_at_threads(facts, own)}Look with top for what else runs on the hosts and end or move it; or start "
-                    "fewer ranks, loader workers and OMP_NUM_THREADS than there are cores."
-                ),
+                remedy=_look_at_threads(facts, own) + _free_cores(facts),
                 sentence=(
                     f"In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
-                    f"{milliseconds(float(total.mean()))} for a core that something else has, and communication is held "
-                    f"up in the "
-                    f"same way: {milliseconds(outcome.mean_saved_ns)} of the step together.{_threads(facts, own, threads_ns)}"
+                    f"{milliseconds(float(total.mean()))} for a core that {_who_has_cores(facts)}, and communication is held "
+                    f"up in the same way: {milliseconds(outcome.mean_saved_ns)} of the step together."
+                    + _threads(facts, own, threads_ns)
                 ),
             )
         ]
+
+
+def with_cores(facts: Facts, share: float = 1.0) -> tuple[Change | None, Matrix]:
+    """The change that gives the training threads the cores that other processes have, and what they wait for those.
+
+    Args:
+        facts: whose counters tell how long threads were ready to run and had no core.
+        share: that of the other processes' cores which is given.
+
+    Returns:
+        The change, None if it is not worth a word; and float[rank, step], ns.
+    """
+    total = np.zeros(facts.breakdown.step_ns.shape)
+    work: dict[str, Any] = {}
+    for category in METERED:
+        part = str(category)
+        starved = facts.cpu.starved_ns[part].astype(float)
+        if category is Category.BACKWARD:
+            starved = np.maximum(starved - facts.contention_ns, 0.0)
+        # Where all ranks lack cores, each at moments of its own, stragglers are sought without that (peers' work).
+        common = starved if facts.all_starved else np.broadcast_to(starved.min(axis=0), starved.shape)
+        beyond = share * np.maximum(common - ORDINARY_STARVED_RATIO * facts.part(part), 0.0)
+        total += beyond
+        work[part] = removed(facts.part(part).astype(float), beyond)
+    phases_ns = sum(float(facts.part(str(category)).sum()) for category in METERED)
+    # What is not metered, the loop and the threads that communicate, fares no better.
+    left = 1 - float(total.sum()) / max(phases_ns, 1.0)
+    if left > 1 - share * WORTH_RATIO / 2:
+        return None, total
+    work[str(Category.OTHER)] = left
+    return Change(work=work, latency=left, transfer=left, negotiation=left, contention=left), total
+
+
+def loaders_share(facts: Facts) -> float:
+    """How much of what processes other than the ranks have of the cores is what data loader workers do: 0 to 1.
+
+    Workers that sleep or wait for a disk count as well, since nothing tells that of them: at most what others have.
+    """
+    load = facts.host_load
+    if load is None or not load.takes_cores or load.cores_per_rank is None:
+        return 0.0
+    spans = facts.in_steps(facts.trace.spans)
+    made = spans[(spans["name"] == DATA_FETCH) & (spans["lane_kind"] == str(LaneKind.WORKER))]
+    busy = float(made["dur_ns"].sum()) / max(float(facts.breakdown.step_ns.sum()), 1.0) / load.cores_per_rank
+    return min(busy / (load.others_ratio or 1.0), 1.0)
+
+
+def _who_has_cores(facts: Facts) -> str:
+    return "the data loaders' workers have" if loaders_share(facts) >= MOST_OF_IT else "something else has"
 
 
 def _threads(facts: Facts, ranks: tuple[int, ...], mean_ns: float) -> str:
@@ -86,6 +120,18 @@ def _threads(facts: Facts, ranks: tuple[int, ...], mean_ns: float) -> str:
 
 def _look_at_threads(facts: Facts, ranks: tuple[int, ...]) -> str:
     return f"Find what the other threads of {_processes(facts, ranks)} do (py-spy dump --pid). " if ranks else ""
+
+
+def _free_cores(facts: Facts) -> str:
+    if loaders_share(facts) >= MOST_OF_IT:
+        return (
+            "Make the dataset's __getitem__ cheaper (caching, cheaper decoding, fewer transforms), or start fewer ranks, loader "
+            "workers and OMP_NUM_THREADS than there are cores."
+        )
+    return (
+        "Look with top for what else runs on the hosts and end or move it; or start fewer ranks, loader workers and "
+        "OMP_NUM_THREADS than there are cores."
+    )
 
 
 def _processes(facts: Facts, ranks: tuple[int, ...]) -> str:

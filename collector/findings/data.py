@@ -16,6 +16,7 @@ from ..model.stages import Pipeline, describe, find_pipeline, has_pipeline
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, promise
+from .cores import MOST_OF_IT, loaders_share, with_cores
 from .framework_words import Advice, advise, is_torch
 from .stages import stage_remedy, stage_sentence
 
@@ -64,8 +65,14 @@ class SlowLoader:
         workers = int(made["workers"])
         kept = np.where(guilty, 0.0, 1.0)[:, None]
         outcome = facts.outcome(Change(work={str(Category.DATA): kept}, loading=np.broadcast_to(kept, waits_ns.shape)))
-        if 0 < _workers_needed(made, step_ns, wait_ns) <= workers:
+        can_keep_up = 0 < _workers_needed(made, step_ns, wait_ns) <= workers
+        made["cores_share"] = 0.0 if can_keep_up or not workers else round(loaders_share(facts), 2)
+        if can_keep_up:
             outcome = facts.outcome_of(outcome.saved_ns - HAND_OVER_RATIO * step_ns, outcome.change)
+        elif made["cores_share"] >= MOST_OF_IT:
+            # More workers would take cores from the ranks: what is promised is less work for those that there are.
+            cores, _ = with_cores(facts, made["cores_share"])
+            outcome = outcome if cores is None else facts.outcome(outcome.change & cores)
         pipeline = _slowest_pipeline(facts, ranks)
         if pipeline is None:
             remedy = loader_remedy(facts, made, step_ns, wait_ns)
@@ -296,6 +303,11 @@ def loader_remedy(facts: Facts, made: dict[str, Any], step_ns: float, wait_ns: f
         return (
             f"{workers} workers keep up on average (a batch takes {milliseconds(fetch_ns)}, one is needed every "
             f"{milliseconds(busy_ns)}): free cores for them, raise prefetch_factor, or hand over smaller batches."
+        )
+    if made.get("cores_share", 0.0) >= MOST_OF_IT:
+        return (
+            f"Make the {where} faster: a batch takes {milliseconds(fetch_ns)}, one is needed every {milliseconds(busy_ns)}, and "
+            "the cores that more workers would need the ranks need as well."
         )
     return (
         f"Raise DataLoader(num_workers={workers}) to {needed} (a batch takes {milliseconds(fetch_ns)} to make, and one is "

@@ -11,6 +11,7 @@ from typing import Final
 from ..facts import Facts, Outcome
 from ..predict.change import Change, all_of
 from .base import WORTH_RATIO, Finding
+from .cores import MOST_OF_IT
 from .next_loader import next_loader
 from .order import ONLY_WHEN, faults_first, in_order
 from .straggler import next_slow_ranks
@@ -65,7 +66,7 @@ def make_plan(facts: Facts, findings: Sequence[Finding]) -> tuple[list[Finding],
             PlanStep(finding=chosen, step_ns=facts.mean_step_ns - best.mean_saved_ns, gain=more / facts.mean_step_ns)
         )
         saved, change = best.mean_saved_ns, change & _change_of(chosen)
-        left.remove(chosen)
+        left = [finding for finding in left if finding is not chosen and not _frees_cores(chosen, finding)]
         latent = None if knows_loader else next_loader(facts, change, saved)
         if latent is not None:
             left.append(latent)
@@ -96,6 +97,11 @@ def _once(ordered: Sequence[Finding]) -> list[Finding]:
     """The findings without those that say what one before them does: two rules may look at the same from two sides."""
     first = {(one.class_, one.cause, one.ranks): one for one in reversed(ordered)}
     return [one for one in ordered if first[one.class_, one.cause, one.ranks] is one]
+
+
+def _frees_cores(loader: Finding, finding: Finding) -> bool:
+    """Whether a quicker loader gives the cores back that another finding misses."""
+    return finding.cause == "starved-of-cores" and loader.evidence.get("cores_share", 0.0) >= MOST_OF_IT
 
 
 def _change_of(finding: Finding) -> Change:

@@ -33,7 +33,7 @@ from ..core.control.clock_sync import EXCHANGES, SAME_CLOCK, ClockOffset, offset
 from ..core.flight import CALL, STALL, Flight
 from ..core.shard_header import RunIdentity, shard_header
 from ..core.topology import boot_id, read_launched
-from . import frameworks, install, late_ranks, own_device, tensorflow_cluster, uninstall
+from . import frameworks, install, late_ranks, own_device, tensorflow_cluster, torch_collectives, uninstall
 from .flight_alarms import NoSteps, StoreAlarms
 from .samplers import Sampler
 from .steps import tracker
@@ -80,6 +80,7 @@ class Recording:
             self._sampler.stop()
         if self._alarms is not None:
             self._alarms.stop()
+        torch_collectives.let_calls_end()
         recorder.stop_timeline()
         if self._flight is not None:
             self._flight.finish("")

@@ -6,9 +6,11 @@ is left to do its work, and what it calls is recorded.  When the training thread
 pass) it is in SYNCHRONIZE.
 """
 
+import atexit
 import gc
 import inspect
 import logging
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
@@ -168,11 +170,44 @@ def _finish_with(work: Any, under_way: Sequence[UnderWay]) -> bool:
     try:
         future = work.get_future()
         for each in under_way:
-            future.add_done_callback(each.finished)
+            future.add_done_callback(_calls_back(each))
     except Exception:
         # A backend whose work has no future: it is done, at the latest, when somebody has waited for it.
         return False
     return True
+
+
+def _calls_back(under_way: UnderWay) -> Callable[..., None]:
+    """What the work calls when it is done, on a thread of the backend's."""
+    _awaited.add(id(under_way))
+
+    def done(future: object) -> None:
+        try:
+            under_way.finished(future)
+        finally:
+            _awaited.discard(id(under_way))
+
+    return done
+
+
+#: By identity those of which no work has said yet that it is done.
+_awaited: set[int] = set()
+#: So long the end of the process waits for them, and for the threads that have called to let go of what they called.
+_LAST_CALLS_S: Final = 0.5
+_LET_GO_S: Final = 0.005
+
+
+@atexit.register
+def let_calls_end() -> None:
+    """Wait for the last works: DDP does not wait until they have called back.
+
+    A recording that ends has what they tell; and a thread of C++ that wants the interpreter's lock when the interpreter has
+    ended takes the process with it (SIGABRT: "terminate called without an active exception").
+    """
+    deadline_s = time.monotonic() + _LAST_CALLS_S
+    while _awaited and time.monotonic() < deadline_s:
+        time.sleep(_LET_GO_S)
+    time.sleep(_LET_GO_S)
 
 
 _works: weakref.WeakKeyDictionary[Any, tuple[Sequence[UnderWay], bool]] = weakref.WeakKeyDictionary()

@@ -648,3 +648,30 @@ dist.all_reduce(torch.ones(8))
         {"HOROVOD_TIMELINE": "DYNAMIC", "FIRST": f"{tmp_path}/first.json", "SECOND": f"{tmp_path}/t.json"},
     )
     assert list(open_trace(tmp_path / "t.json").collectives["kind"]) == ["allreduce"] * 2
+
+
+def test_a_work_that_is_done_when_python_ends_does_not_abort(tmp_path: Path) -> None:
+    """Its thread, which tells when the collective ended, gets the interpreter's lock before that is too late."""
+    script = """
+import torch.distributed as dist
+import tlkit
+from tlkit.runtime.instrument.collective_spans import UnderWay
+
+class Slow:
+    def __del__(self):
+        time.sleep(1)  # the interpreter is at its end, and other threads may run
+
+slow, was = Slow(), UnderWay.finished
+
+def finished(self, *args):
+    time.sleep(0.3)
+    was(self, *args)
+
+dist.init_process_group("gloo", rank=0, world_size=1)
+tlkit.instrument()
+UnderWay.finished = finished
+dist.all_reduce(torch.ones(3), async_op=True)
+"""
+    run_ranks(1, script, {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"})
+
+    assert list(open_trace(tmp_path / "t.json").collectives["kind"]) == ["allreduce"]

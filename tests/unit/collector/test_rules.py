@@ -568,6 +568,19 @@ def test_how_long_a_rank_stands_still_is_told_of_the_steps_that_are_counted() ->
     assert found.evidence["mean_excess_ns"] == pytest.approx(2000 * MS, rel=0.05)
 
 
+def test_a_rank_that_does_more_in_two_parts_of_the_same_steps_has_one_fault() -> None:
+    """A picture in every third step, made by the model and compressed: what goes is both."""
+    steps = jittered(uniform(2, 60, HEALTHY))
+    for number in range(0, 60, 3):
+        steps[0][number] = [*steps[0][number], ("host", 200), ("forward", 60)]
+    analysis = analyze(make_trace(steps))
+    found = best(analysis, "periodic-slow-host-code")
+
+    assert found.evidence["mean_excess_ns"] == pytest.approx(260 * MS, rel=0.05)
+    assert found.predicted_gain == pytest.approx(260 / 3 / (analysis.facts.mean_step_ns / MS), abs=0.03)
+    assert "most of it in code outside" in found.sentence
+
+
 def part_of(part: str, share: float, parts: dict[str, float]) -> float:
     return share * parts.get(part, 0)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from tests.traces import MS, Parts, make_trace, uniform
 from tlkit.collector import Analysis, analyze
 from tlkit.collector.model.cpu_time import CpuTime
 from tlkit.collector.model.starvation import without_starvation
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, make_table
+from tlkit.timeline.vocabulary import DATA_FETCH
 
 from .test_diagnosis import HEALTHY, jittered
-from .test_rules import best, metered, tiny
+from .test_rules import best, metered, part_of, rows_of, tiny, with_spans
 
 STEPS, MOST_MS = 40, 60.0
 PHASES = ("forward", "backward", "optimizer")
@@ -147,3 +150,47 @@ def test_counters_of_healthy_phases_change_nothing() -> None:
 
     assert not facts.all_starved
     assert (facts.worked("backward") == facts.part("backward")).all()
+
+
+def workers_have_cores(share: float) -> Analysis:
+    """Rank 1 waits 40 ms a step for its one worker, which works all the time; both ranks wait for cores a third of their time.
+
+    Args:
+        share: what processes other than the ranks have of the two cores.
+    """
+    steps = jittered(uniform(2, STEPS, HEALTHY))
+    steps[1] = [[("data", 40.0), *step] for step in steps[1]]
+    third: dict[tuple[str, int], Callable[[dict[str, float]], float]] = {
+        (f"{phase} {kind}", rank): partial(part_of, phase, of_it)
+        for phase in PHASES
+        for kind, of_it in (("starved_ns", 0.33), ("cpu_ns", 0.67))
+        for rank in range(2)
+    }
+    trace = metered(steps, make_trace(steps), third)
+    told = [(0, "host cpu %", 100.0), (0, "host cores", 2.0)]
+    told += [(rank, "process cpu %", 100 - 100 * share) for rank in range(2)]
+    rows = [
+        (rank, name, int(row.end_ns) - 1, value)
+        for row in rows_of(trace)
+        for rank, name, value in told
+        if row.rank == rank
+    ]
+    more = dict(zip(COUNTER_COLUMNS, zip(*rows, strict=True), strict=True))
+    counters = {name: [*trace.counters[name], *more[name]] for name in more}
+    made = [
+        (1, "data worker 0", "data worker", "data", DATA_FETCH, int(row.start_ns), int(row.end_ns - row.start_ns))
+        for row in rows_of(trace)
+        if int(row.rank) == 1
+    ]
+    return analyze(with_spans(replace(trace, counters=make_table(COUNTER_COLUMNS, counters)), made))
+
+
+def test_workers_that_have_the_cores_are_not_to_be_more() -> None:
+    """What they do has to become less, which gives the cores back."""
+    crowded, roomy = workers_have_cores(0.5), workers_have_cores(0.05)
+    slow, alone = (best(one, "slow-loader-on-some-ranks") for one in (crowded, roomy))
+
+    assert slow.remedy.startswith("Make the dataset's __getitem__")
+    assert alone.remedy.startswith("Raise DataLoader(num_workers=1)")
+    assert slow.predicted_gain > alone.predicted_gain + 0.1
+    assert "starved-of-cores" not in {step.finding.cause for step in crowded.plan}
