@@ -10,7 +10,8 @@ from ..timeline.model.trace import Trace, TraceMeta
 from ..timeline.vocabulary import CostlySetting
 from .model.arrays import Floats, Integers, IntMatrix, Matrix
 from .model.breakdown import IDLE, Breakdown
-from .model.code import CodeLooks, find_looks, find_worker_looks
+from .model.code import CodeLooks
+from .model.code_looks import find_looks, find_thread_looks, find_worker_looks
 from .model.cpu_time import CpuTime
 from .model.crowding import Crowd, find_crowds
 from .model.device import Device, find_device
@@ -104,6 +105,11 @@ class Facts:
     def worker_code(self) -> CodeLooks | None:
         """Where in the code workers were seen while they made batches; None where nobody looked."""
         return find_worker_looks(self.trace, self.steps, self.breakdown)
+
+    @cached_property
+    def thread_code(self) -> CodeLooks | None:
+        """Where in the code other threads of the ranks' processes were seen that were busy; None where none was."""
+        return find_thread_looks(self.trace, self.steps)
 
     @cached_property
     def loading(self) -> Loading:

@@ -73,6 +73,8 @@ class LaneKind(StrEnum):
     """Where in the code the training thread was found, now and then; no work of its own."""
     WORKER_CODE = "code of workers"
     """The same of data loader workers while they make batches; all of a rank's on one lane."""
+    THREAD_CODE = "code of threads"
+    """The same of the busiest other thread of the process, for as long as it ran."""
     OTHER = "other"
 
 
@@ -86,6 +88,7 @@ LANE_TIDS: Final = {
     LaneKind.HOST: 5,
     LaneKind.CODE: 6,
     LaneKind.WORKER_CODE: 7,
+    LaneKind.THREAD_CODE: 8,
 }
 WORKER_TID: Final = 10
 

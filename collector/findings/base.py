@@ -17,6 +17,9 @@ OF_TRANSPORT: Final = 0.25
 #: Said in a remedy, and left out where the line is named.
 SHOWS_LINE: Final = " (py-spy dump --pid of a rank shows the line)"
 
+#: The same of a thread.
+FIND_THREAD: Final = "find the thread (py-spy dump --pid of a rank) and "
+
 CLASSES: Final = ("data", "communication", "compute", "straggler", "healthy", "unknown")
 
 

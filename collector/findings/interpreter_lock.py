@@ -19,7 +19,7 @@ from ..facts import Facts
 from ..model.arrays import Floats, Mask, Matrix
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
-from .base import WORTH_RATIO, Finding, promise
+from .base import FIND_THREAD, WORTH_RATIO, Finding, promise
 from .communication import GOOD_NEGOTIATION_NS
 from .transport import is_one_host
 
@@ -83,8 +83,8 @@ class InterpreterLock:
                     "blocked_by_phase_ns": {part: round(float(ns[held].mean())) for part, ns in blocked.items()},
                 },
                 remedy=(
-                    f"{who}: find the thread (py-spy dump --pid of a rank) and move what it does into a process of its own "
-                    "(multiprocessing, a loader worker), or into code that releases the interpreter's lock."
+                    f"{who}: {FIND_THREAD}move what it does into a process of its own (multiprocessing, a loader worker), or "
+                    "into code that releases the interpreter's lock."
                 ),
                 sentence=(
                     f"{'In every process' if everybody else f'On {who[0].lower()}{who[1:]}'} another thread computes for "
@@ -181,7 +181,19 @@ def _without_thread(facts: Facts, others_ns: Matrix, blocked: dict[str, Matrix],
 
 
 def _freed_share(facts: Facts, others_ns: Matrix, held: Mask) -> Floats:
-    """How much of what a training thread waits for cores is due to these threads: of all that competes with it, float[rank]."""
+    """How much of what a training thread waits for cores is due to these threads: float[rank].
+
+    Their share of all that competes with it; in their own processes what it waits beyond the ranks without such a thread, if
+    that is more.
+    """
+    starved = np.sum(list(facts.cpu.starved_ns.values()), axis=0).sum(axis=1).astype(float)
+    beyond = starved - np.median(starved[~held]) if not held.all() else np.zeros(len(held))
+    own = np.where(held, np.clip(beyond / np.maximum(starved, 1.0), 0.0, 1.0), 0.0)
+    return np.maximum(own, _share_of_competition(facts, others_ns, held))
+
+
+def _share_of_competition(facts: Facts, others_ns: Matrix, held: Mask) -> Floats:
+    """What these threads are of all that competes with each training thread for the cores: float[rank]."""
     load = facts.host_load
     if load is None or not is_one_host(facts):
         return np.zeros(len(held))
@@ -189,8 +201,8 @@ def _freed_share(facts: Facts, others_ns: Matrix, held: Mask) -> Floats:
     ranks_ns = float(facts.cpu.process_ns.sum())
     all_ns = ranks_ns * busy / max(busy - strangers, 1e-3)
     competing = np.maximum(all_ns - _own_ns(facts).sum(axis=1), 1.0)
-    freed: Floats = np.clip(others_ns[held].sum() / competing, 0.0, 1.0)
-    return freed
+    share: Floats = np.clip(others_ns[held].sum() / competing, 0.0, 1.0)
+    return share
 
 
 def _at_its_quickest(facts: Facts) -> Floats:

@@ -10,7 +10,7 @@ from ...timeline.vocabulary import Category
 from ..facts import Facts
 from ..model.code import CodeLooks, Place
 from ..model.words import milliseconds
-from .base import SHOWS_LINE, WORTH_RATIO, Finding, promise
+from .base import FIND_THREAD, SHOWS_LINE, WORTH_RATIO, Finding, promise
 
 _DATA: Final = str(Category.DATA)
 _FORWARD: Final = str(Category.FORWARD)
@@ -49,6 +49,8 @@ def with_places(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _with_place(facts: Facts, finding: Finding) -> Finding:
+    if finding.cause == "interpreter-lock" or _root_cause(finding) == "held-by-another-thread":
+        return _with_threads_place(facts, finding)
     part = _part(finding)
     if part == _DATA and finding.evidence.get("workers"):
         return _with_workers_place(facts, finding)
@@ -101,6 +103,25 @@ def _with_workers_place(facts: Facts, finding: Finding) -> Finding:
         sentence=f"{finding.sentence} Its workers spend {place.share:.0%} of their time at {place.where}{inside}.",
         evidence={**finding.evidence, "code": described(place)},
     )
+
+
+def _with_threads_place(facts: Facts, finding: Finding) -> Finding:
+    rows = [row for row, rank in enumerate(facts.ranks) if rank in finding.ranks]
+    place = None if facts.thread_code is None else facts.thread_code.hottest(str(Category.OTHER), rows)
+    if place is None:
+        return finding
+    inside = f" (inside {place.library})" if place.library else ""
+    return replace(
+        finding,
+        sentence=f"{finding.sentence} {place.share:.0%} of what such threads run is at {place.where}{inside}.",
+        remedy=finding.remedy.replace(FIND_THREAD, ""),
+        evidence={**finding.evidence, "code": described(place)},
+    )
+
+
+def _root_cause(finding: Finding) -> str:
+    found = finding.evidence.get("root_cause")
+    return str(found.get("is", "")) if isinstance(found, dict) else ""
 
 
 def _part(finding: Finding) -> str | None:

@@ -12,7 +12,7 @@ from ...timeline.vocabulary import GPU_CLOCK, GPU_REASON, GPU_THROTTLED, LaneKin
 from ..facts import Facts
 from ..model.arrays import Mask
 from ..model.intervals import of_spans, total_within
-from .base import SHOWS_LINE
+from .base import FIND_THREAD, SHOWS_LINE
 from .costly_settings import names_of, remedy_of, settings_of_one
 
 #: The cause has to explain this much of the excess.
@@ -116,9 +116,8 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
                 "or the core)"
             ),
             remedy=(
-                "find the thread (py-spy dump --pid of the rank): move what it does into a process of its own "
-                "(multiprocessing, a "
-                "loader worker), or into code that releases the interpreter's lock."
+                f"{FIND_THREAD}move what it does into a process of its own (multiprocessing, a loader worker), or into code that "
+                "releases the interpreter's lock."
             ),
             evidence=evidence,
         )

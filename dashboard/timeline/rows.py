@@ -29,6 +29,7 @@ ORDER: Final = (
     LaneKind.COMMUNICATION,
     LaneKind.HOST,
     LaneKind.CODE,
+    LaneKind.THREAD_CODE,
     LaneKind.OTHER,
     LaneKind.TENSOR,
 )

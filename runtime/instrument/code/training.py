@@ -4,6 +4,8 @@ A thread looks at its stack 25 times a second at first, and four times after a q
 user's own code, and for the library that it has called, if it is inside of one.  A look costs 0.2 ms of the processor, most of it
 for waking up, so that this is half a percent at first, and a thousandth later.
 
+Other threads of the process are looked at as well (threads.py).
+
 Each look is a short span on the lane `code`, and stands for the time since the one before; what keeps the interpreter's lock for
 long is looked at as often as it would have been.
 """
@@ -20,6 +22,7 @@ from ....timeline.vocabulary import Category, LaneKind
 from ..steps import tracker
 from .line_counts import LineCount, counter
 from .stacks import MAX_KNOWN, Seen, Stacks
+from .threads import Busy, BusyThreads
 from .ticker import OFTEN_S, SELDOM_S, Tick, Ticker, can_look
 
 _log = logging.getLogger("tlkit.instrument")
@@ -32,6 +35,8 @@ _COUNT_AFTER: Final = (30, 80, 250, 1_000, 10_000, 100_000)
 _MIN_SEEN: Final = 3
 _MIN_SEEN_SHARE: Final = 0.05
 _MAX_COUNTED: Final = 8
+#: Longer names of threads are cut.
+MAX_THREAD_NAME: Final = 40
 
 
 class _Running:
@@ -57,6 +62,7 @@ class CodeSampler:
         """
         self._ticker = Ticker(often_s=often_s, seldom_s=seldom_s)
         self._stacks = Stacks()
+        self._threads = BusyThreads()
         self._seen: dict[int, tuple[CodeType, int]] = {}
         """Functions whose own lines were seen at work, by identity, and how often."""
         self._counted: dict[tuple[str, int, str], LineCount] = {}
@@ -89,10 +95,14 @@ class CodeSampler:
                 return
 
     def _look(self, tick: Tick) -> None:
-        seen = self._stacks.look(sys._current_frames().get(tracker.thread))  # noqa: SLF001  as faulthandler and debuggers do
+        frames = sys._current_frames()  # noqa: SLF001  as faulthandler and debuggers do
+        seen = self._stacks.look(frames.get(tracker.thread))
         self._ticker.count += 1
         if seen is not None:
             self._record(tick, seen)
+        busy = self._threads.look(self._stacks, frames, tracker.thread)
+        if busy is not None:
+            self._record_thread(tick.at_ns, busy)
         if self._ticker.count in _COUNT_AFTER:
             counter.ask(self._worth_counting())
         for count in counter.take():
@@ -106,6 +116,11 @@ class CodeSampler:
         for number in range(tick.stands_for):
             at_ns = tick.at_ns + number * tick.every_ns
             recorder.complete(LaneKind.CODE, Category.OTHER, name, at_ns, at_ns + LOOK_NS, args)
+
+    def _record_thread(self, at_ns: int, busy: Busy) -> None:
+        name, args = self._stacks.describe(busy.seen, {})
+        args = {**(args or {}), "thread": busy.thread[:MAX_THREAD_NAME]}
+        recorder.complete(LaneKind.THREAD_CODE, Category.OTHER, name, at_ns - busy.ran_ns, at_ns, args)
 
     def _worth_counting(self) -> list[CodeType]:
         least = max(_MIN_SEEN, _MIN_SEEN_SHARE * self._ticker.count)
