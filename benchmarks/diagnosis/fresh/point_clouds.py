@@ -1,6 +1,6 @@
 """Point clouds to shapes, by small layers shared by all points: DistributedDataParallel's buckets were set to 0.01 MB.
 
-They should overlap better with backward, and each layer's gradient is reduced on its own, six dozen collectives a step.  Without
+They should overlap better with backward, and each block's gradient is reduced on its own, 35 collectives a step.  Without
 the fault the buckets are as large as by default.
 """
 
