@@ -274,3 +274,23 @@ MORE_STRANGERS = (
     _stranger("textures", "texture_gan", "healthy"),
     _stranger("heat", "heat_equation", "healthy", size=3, may_lack_cores=True),
 )
+
+# A third author's, who knew none of the rules.
+THIRD_STRANGERS = (
+    _stranger("the echo of a room", "echo_tail", "compute", (), TWO),
+    _stranger("captions", "captions_clipped", "communication"),
+    _stranger("heartbeats", "heartbeats", "compute", (), TWO),
+    _stranger("seismic phases", "seismic_phases", "compute", (), TWO),
+    _stranger("bird songs", "bird_songs", "data", (), TWO),
+    _stranger("distilled pets", "distilled_pets", "straggler", (), (0,), size=4),
+    _stranger("point clouds", "point_clouds", "communication", recorder="instrument"),
+    _stranger("rare species", "rare_species", "data", (), TWO, recorder="instrument"),
+    _stranger("baskets", "baskets", "data", (), (2, 3), recorder="instrument", size=4),
+    _stranger("river levels", "river_levels", "straggler", (), (1,), recorder="instrument"),
+    _stranger("returns of a lidar", "lidar_returns", "straggler", (), (1,), recorder="instrument", size=3),
+    _stranger("grades of retinas", "retina_grades", "compute", (), TWO, recorder="instrument"),
+    _stranger("pendulums", "pendulums", "healthy"),
+    _stranger("words in a loop", "looped_words", "healthy", size=3),
+    _stranger("far apart", "far_apart", "healthy", recorder="instrument"),
+    _stranger("a painted field", "painted_field", "healthy", recorder="instrument"),
+)

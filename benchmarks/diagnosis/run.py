@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from case import Case, read_case
-from fresh_cases import FRESH_CASES, MORE_STRANGERS, STRANGERS
+from fresh_cases import FRESH_CASES, MORE_STRANGERS, STRANGERS, THIRD_STRANGERS
 from hard_cases import HARD_CASES
 from judging import Report, analyse_all
 from plain_cases import PLAIN_CASES
 from recorded import Job, is_recorded, mean_step_ms, record_all
 
-CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS + MORE_STRANGERS
+CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS + MORE_STRANGERS + THIRD_STRANGERS
 SETS = {
     "all": CASES,
     "plain": PLAIN_CASES,
@@ -34,6 +34,7 @@ SETS = {
     "fresh": FRESH_CASES,
     "strangers": STRANGERS,
     "more-strangers": MORE_STRANGERS,
+    "third": THIRD_STRANGERS,
 }
 MAX_HEALTHY_GAIN = 0.05
 """What a healthy run may be promised."""
