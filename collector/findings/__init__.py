@@ -21,6 +21,7 @@ from .device_trouble import AllocatorRetries, DeviceErrors
 from .every_pass import ReducedInEveryPass
 from .gradients import BucketCopies, OversizeGradient
 from .host import Checkpoints, HostCode
+from .host_code_in_model import HostCodeInModel
 from .interpreter_lock import InterpreterLock
 from .late_gradients import LateGradients
 from .late_rank import LateRank, LateSteps
@@ -64,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     BlockedPhases(),
     CodeInBackward(),
     PythonLoops(),
+    HostCodeInModel(),
     Recomputation(),
     InterpreterLock(),
     GarbageCollection(),

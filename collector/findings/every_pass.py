@@ -70,12 +70,12 @@ def _early_passes(facts: Facts) -> tuple[np.ndarray, int] | None:
     """Operations of all passes but a step's last, bool[operation], and how many passes a step has; None if that is not so."""
     assert facts.graph is not None
     operations = facts.graph.operations
-    passes = _backward_starts(facts, 0)
+    passes = _starts(facts, 0, "name", BACKWARD)
     starts, ends = facts.steps.start_ns[0], facts.steps.end_ns[0]
     before = np.searchsorted(passes, starts, side="left")
     per_step = np.searchsorted(passes, ends, side="left") - before
     count = int(np.median(per_step)) if len(per_step) else 0
-    if count < 2 or not len(operations):  # noqa: PLR2004  nothing is accumulated
+    if count < 2 or not len(operations) or _is_updated_between(facts, passes):  # noqa: PLR2004  nothing is accumulated
         return None
     asked = operations.asked_ns(0)
     step = np.searchsorted(starts, asked, side="right") - 1
@@ -96,13 +96,17 @@ def _early_passes(facts: Facts) -> tuple[np.ndarray, int] | None:
     return of_gradients & (number < per_step[column] - 1), count
 
 
-def _backward_starts(facts: Facts, row: int) -> Rows:
-    """When the backward passes of a rank begin, in order (ns)."""
+def _is_updated_between(facts: Facts, passes: Rows) -> bool:
+    """Whether an optimizer works after most passes of rank 0: one that evaluates the model again (L-BFGS), or several."""
+    updates = np.searchsorted(_starts(facts, 0, "category", str(Category.OPTIMIZER)), passes)
+    return bool((np.diff(updates) > 0).mean() >= NEARLY_ALL) if len(passes) > 1 else False
+
+
+def _starts(facts: Facts, row: int, column: str, value: str) -> Rows:
+    """When spans of the training thread of a rank begin that have a value in a column, in order (ns)."""
     spans = facts.trace.spans
     mine = (
-        (spans["name"] == BACKWARD)
-        & (spans["rank"] == facts.ranks[row])
-        & (spans["lane_kind"] == str(LaneKind.COMPUTE))
+        (spans[column] == value) & (spans["rank"] == facts.ranks[row]) & (spans["lane_kind"] == str(LaneKind.COMPUTE))
     )
     starts: Rows = np.sort(spans.loc[mine, "start_ns"].to_numpy())
     return starts

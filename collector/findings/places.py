@@ -74,9 +74,10 @@ def _with_place(facts: Facts, finding: Finding) -> Finding:
         return finding
     much = "Most" if place.share >= _MOST else "Much"
     inside = f" (inside {place.library})" if place.library else ""
+    more_often = _more_often(place) if earlier is not None else ""
     return replace(
         finding,
-        sentence=f"{finding.sentence} {much} of it is at {place.where}{inside}.{_more_often(place)}",
+        sentence=f"{finding.sentence} {much} of it is at {place.where}{inside}.{more_often}",
         remedy=finding.remedy.replace(SHOWS_LINE, ""),
         evidence={**finding.evidence, "code": described(place)},
     )

@@ -155,13 +155,19 @@ class CodeLooks:
         found = [(part, place) for part in parts for place in self.lines_of(part, rows)]
         return sorted(found, key=lambda pair: -pair[1].mean_ns)
 
-    def lines_of(self, part: str, rows: Sequence[int]) -> list[Place]:
-        """The lines that a part is spent in on some ranks, with their share of the step; none of too few looks."""
+    def lines_of(self, part: str, rows: Sequence[int], *, without: frozenset[str] = frozenset()) -> list[Place]:
+        """The lines that a part is spent in on some ranks, with their share of the step; none of too few looks.
+
+        Args:
+            part: of the step.
+            rows: ranks, by row.
+            without: libraries, looks inside of which are not counted.
+        """
         chosen = self.chosen(part, rows)
         if int(chosen.sum()) < MIN_LOOKS:
             return []
         step_ns = float(sum(took[list(rows)].mean() for took in self.part_ns.values()))
-        spent = self.spent(chosen, part, rows)
+        spent = np.where(np.isin(self.libraries, list(without)), 0.0, self.spent(chosen, part, rows))
         counts = np.bincount(self.place[chosen], minlength=len(self.places))
         keys = [(place.file, place.line, place.function) for place in self.places]
         return [self._place(members, spent, counts, step_ns) for members in _grouped(keys, np.flatnonzero(spent > 0))]

@@ -19,6 +19,8 @@ _MAX_TEXT: Final = 80
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__)))) + os.sep  # noqa: PTH120  as code objects have it
 _TOOLKIT: Final = tuple(f"{_ROOT}{name}{os.sep}" for name in ("collector", "dashboard", "runtime", "timeline"))
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+#: What of PyTorch computes on the host and is no operator: it is told by the module.
+_OF_THE_HOST: Final = {f"torch{os.sep}{name}.py": f"torch.{name}" for name in ("_tensor_str", "serialization")}
 _STANDARD: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 
 
@@ -29,7 +31,7 @@ def library_of(path: str) -> str:
     inside = next((path.rpartition(folder)[2] for folder in _INSTALLED if folder in path), "")
     inside = inside or next((path.removeprefix(folder) for folder in _STANDARD if path.startswith(folder)), "")
     if inside:
-        return inside.split(os.sep, 1)[0].removesuffix(".py")
+        return _OF_THE_HOST.get(inside) or inside.split(os.sep, 1)[0].removesuffix(".py")
     # Code without a file: of Python itself, of a dataclass, of a compiler; a notebook's cells have one of their own.
     return "python" if path.startswith("<") and not path.startswith("<ipython") else OWN
 

@@ -129,6 +129,29 @@ def test_a_loop_of_python_is_what_runs_often_and_does_little(times: int, is_told
 
 
 @pytest.mark.parametrize(
+    ("library", "is_told"), [("torch._tensor_str", True), ("numpy", True), ("transformers", False)]
+)
+def test_libraries_of_the_host_in_the_model_are_named(library: str, *, is_told: bool) -> None:
+    """With the line that calls them; a library whose innermost code hands work to PyTorch is none."""
+
+    class Half:
+        count = 0
+
+        def __call__(self, part: str) -> Line:
+            self.count += 1
+            return f"model.py:31 forward (in {library})" if part == "forward" and self.count % 2 else in_loop("")
+
+    analysis = run({"forward": 100}, Half())
+    found = [finding for finding in analysis.findings if finding.cause == "host-code-in-model"]
+    half_ns = float(analysis.facts.part("forward").mean()) / 2
+
+    assert bool(found) == is_told
+    if found:
+        assert f"({library}), most of it called at model.py:31, in forward()" in found[0].sentence
+        assert found[0].predicted_gain == pytest.approx(half_ns / analysis.facts.mean_step_ns, abs=0.05)
+
+
+@pytest.mark.parametrize(
     ("nodes", "of_nodes", "backward_ms"),
     [(8192, 8200, 120), (8192, 16384, 60), (0, 8200, 0)],
     ids=["all that forward does not explain", "half of the graph", "no gradients"],

@@ -29,3 +29,10 @@ def test_reductions_of_all_passes_but_the_last_are_not_needed() -> None:
 def test_gradients_that_are_reduced_once_a_step_are_not_meant(passes: list[list[tuple[str, float]]]) -> None:
     """One pass; two that are reduced together; two models, the first of them larger."""
     assert "reduced-in-every-pass" not in {finding.cause for finding in run(passes).findings}
+
+
+def test_an_optimizer_that_evaluates_the_model_again_needs_all_of_it() -> None:
+    """As L-BFGS does: it works after each of its passes."""
+    analysis = run([[*_PASS, ("optimizer", 3)]] * 3)
+
+    assert "reduced-in-every-pass" not in {finding.cause for finding in analysis.findings}
