@@ -14,15 +14,14 @@ from .places import ON_ALL, described
 
 _PARTS: Final = (str(Category.FORWARD), str(Category.BACKWARD), str(Category.OPTIMIZER))
 
-#: What these do is no operator of a model's; other packages hand work to PyTorch, whose operators are their innermost code, too.
-HOST_LIBRARIES: Final = frozenset(
-    (
-        "base64 bz2 csv datetime difflib encodings gzip hashlib heapq html json logging lzma pickle pprint random "
-        "re statistics string struct textwrap traceback warnings xml zipfile zlib PIL cv2 h5py matplotlib mlflow "
-        "nltk numpy orjson pandas psutil pyarrow rich scipy skimage sklearn soundfile tensorboard tqdm wandb yaml "
-        "torch._tensor_str torch.serialization"
-    ).split()
+_NAMES: Final = (
+    "base64 bz2 csv datetime difflib encodings gzip hashlib heapq html json logging lzma pickle pprint random "
+    "re statistics string struct textwrap traceback warnings xml zipfile zlib PIL cv2 h5py matplotlib mlflow "
+    "nltk numpy orjson pandas psutil pyarrow rich scipy skimage sklearn soundfile tensorboard tqdm wandb yaml "
+    "torch._tensor_str torch.serialization"
 )
+#: What these do is no operator of a model's; other packages hand work to PyTorch, whose operators are their innermost code, too.
+HOST_LIBRARIES: Final = frozenset(_NAMES.split())
 #: Names of libraries in a sentence.
 _MAX_NAMED: Final = 3
 

@@ -1,4 +1,5 @@
-/* Sleeps, and gets the interpreter's lock afterwards without waiting for the thread that has it to give it back (see ticker.py). */
+/* Sleeps, and gets the interpreter's lock afterwards without waiting for the thread that has it to give it back (see ticker.py);
+ * and looks at the stack of another thread while that stands still. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -52,7 +53,56 @@ static PyObject *forget_nap(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* The frames of `frame` and its callers, innermost first, `most` of them: a list of (code, line or -1, last instruction). */
+static PyObject *walk(PyFrameObject *frame, Py_ssize_t most) {
+    PyObject *found = PyList_New(0);
+    Py_INCREF(frame);
+    while (found != NULL && frame != NULL && PyList_GET_SIZE(found) < most) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        PyObject *one = Py_BuildValue("(Nii)", code, PyFrame_GetLineNumber(frame), PyFrame_GetLasti(frame));
+        if (one == NULL || PyList_Append(found, one) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(one);
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    return found;
+}
+
+/* Nothing in here lets another thread run: no code of Python's, and no garbage collection, which would run some.  A frame whose
+ * thread goes on while its callers are asked for leads to memory that is somebody else's by then. */
+static PyObject *stack(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *thread, *found = NULL;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(arguments, "On", &thread, &most))
+        return NULL;
+    PyObject *current_frames = PySys_GetObject("_current_frames"); /* borrowed */
+    if (current_frames == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this Python does not tell where its threads are");
+        return NULL;
+    }
+    int collects = PyGC_Disable();
+    PyObject *frames = PyObject_CallNoArgs(current_frames);
+    if (frames != NULL) {
+        PyObject *frame = PyDict_GetItemWithError(frames, thread); /* borrowed */
+        if (frame != NULL && PyFrame_Check(frame))
+            found = walk((PyFrameObject *)frame, most);
+        else if (!PyErr_Occurred())
+            found = PyList_New(0);
+        Py_DECREF(frames);
+    }
+    if (collects)
+        PyGC_Enable();
+    return found;
+}
+
 static PyMethodDef methods[] = {
+    {"stack", stack, METH_VARARGS,
+     "stack(thread, most): where a thread is, innermost frame first: a list of (code, line or -1, last instruction); empty if there\n"
+     "is no such thread."},
     {"nap", nap, METH_VARARGS,
      "nap(length_ns, patience_us): sleep, then get the interpreter's lock, insisting after `patience_us`.  When it woke up: ns of\n"
      "CLOCK_MONOTONIC, before it had the lock."},
@@ -61,7 +111,7 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "A sleep that ends in time.", .m_size = -1, .m_methods = methods,
+    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "A sleep that ends in time, and looks at stacks.", .m_size = -1, .m_methods = methods,
 };
 
 PyMODINIT_FUNC PyInit__native(void) {

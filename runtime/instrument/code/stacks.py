@@ -3,15 +3,15 @@
 import linecache
 import os
 import sysconfig
-from collections.abc import Mapping
-from types import CodeType, FrameType
+from collections.abc import Mapping, Sequence
+from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from ....timeline.model.code_spans import OWN, CodeSpan
 from .line_counts import LineCount
 
 #: A stack that is deeper is not looked at to its end.
-_MAX_DEPTH: Final = 200
+MAX_DEPTH: Final = 200
 #: Files and places that are remembered.
 MAX_KNOWN: Final = 4096
 _MAX_TEXT: Final = 80
@@ -36,6 +36,10 @@ def library_of(path: str) -> str:
     return "python" if path.startswith("<") and not path.startswith("<ipython") else OWN
 
 
+Frame = tuple[CodeType, int, int]
+"""Of a stack: the function, the line or -1, and the last instruction."""
+
+
 class Seen(NamedTuple):
     """Where a thread was."""
 
@@ -53,31 +57,28 @@ class Stacks:
         self._libraries: dict[str, str] = {}
         self._names: dict[tuple[str, int, str, str], tuple[str, dict[str, Any] | None]] = {}
 
-    def look(self, frame: FrameType | None, within: CodeType | None = None) -> Seen | None:
+    def look(self, frames: Sequence[Frame], within: CodeType | None = None) -> Seen | None:
         """The innermost line of the user's own in a stack; None if there is none.
 
         Args:
-            frame: the innermost.  Whoever keeps it keeps all that its function refers to.
+            frames: innermost first.
             within: look at what this function has called, and at nothing if it has not been; where none of that is the user's
                 own, the innermost line is told.
         """
-        if frame is None:
-            return None
-        library = self._library(frame)
-        innermost = Seen(frame.f_code, _line_of(frame), library)
         own: Seen | None = None
-        for _ in range(_MAX_DEPTH):
-            if frame.f_code is within:
+        innermost = Seen(frames[0][0], _line_of(frames[0]), self._library(frames[0][0])) if frames else None
+        for frame in frames:
+            code = frame[0]
+            if code is within:
                 return own or innermost
-            if own is None and self._library(frame) == OWN:
-                own = Seen(frame.f_code, _line_of(frame), library)
-            if (own is not None and within is None) or frame.f_back is None:
-                break
-            frame = frame.f_back
+            if own is None and innermost is not None and self._library(code) == OWN:
+                own = Seen(code, _line_of(frame), innermost.library)
+                if within is None:
+                    break
         return own if within is None else None
 
-    def _library(self, frame: FrameType) -> str:
-        path = frame.f_code.co_filename
+    def _library(self, code: CodeType) -> str:
+        path = code.co_filename
         library = self._libraries.get(path)
         if library is None:
             if len(self._libraries) >= MAX_KNOWN:
@@ -115,10 +116,10 @@ class Stacks:
         self._names.clear()
 
 
-def _line_of(frame: FrameType) -> int:
+def _line_of(frame: Frame) -> int:
     """The line that a frame is at; of an instruction without a line, as at the end of a loop, the line before it."""
-    line = frame.f_lineno
-    if line is None:
-        before = [one for start, _, one in frame.f_code.co_lines() if one is not None and start <= frame.f_lasti]
-        line = before[-1] if before else frame.f_code.co_firstlineno
+    code, line, instruction = frame
+    if line <= 0:
+        before = [one for start, _, one in code.co_lines() if one is not None and start <= instruction]
+        line = before[-1] if before else code.co_firstlineno
     return line

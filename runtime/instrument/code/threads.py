@@ -4,12 +4,13 @@ A look is a span of its own lane as long as the thread has run since the look be
 none if it waits by then in a library of Python's; of a wait in C, as time.sleep, nothing tells.
 """
 
+import os
 import threading
 import time
-from types import FrameType
 from typing import Final, NamedTuple
 
 from .stacks import Seen, Stacks
+from .ticker import stack_of
 
 #: A thread that runs for less of the time is none that the training waits for.
 _MIN_RATIO: Final = 0.1
@@ -28,6 +29,8 @@ _WAITING: Final = frozenset(
         "threading",
     }
 )
+#: Of a process with more threads some are not looked at: each look has to ask for all of them.
+_MAX_THREADS: Final = 32
 #: The toolkit's own threads begin so.
 _OWN_NAMES: Final = ("tlkit", "MainThread")
 
@@ -48,14 +51,15 @@ class BusyThreads:
     def __init__(self) -> None:
         """Nobody has run yet."""
         self._ran_ns: dict[int, int] = {}
+        self._files: dict[int, int] = {}
+        """By thread of the system's, open: what it has had of processors."""
         self._looked_ns = 0
 
-    def look(self, stacks: Stacks, frames: dict[int, FrameType], training: int) -> Busy | None:
+    def look(self, stacks: Stacks, training: int) -> Busy | None:
         """The busiest thread since the look before; None if none has run for long, or the first time.
 
         Args:
             stacks: tells whose code a frame is of.
-            frames: by thread, as `sys._current_frames` has them.
             training: the identity of the training thread.
         """
         now_ns = time.monotonic_ns()
@@ -63,19 +67,39 @@ class BusyThreads:
         before, self._ran_ns = self._ran_ns, {}
         most_ns, busiest = int(_MIN_RATIO * since_ns), None
         for thread in threading.enumerate():
-            ident = thread.ident
-            # One that Python did not start may have ended; of the others none can while this thread has the interpreter's lock.
-            is_foreign = isinstance(thread, threading._DummyThread)  # noqa: SLF001  it has no other name
-            if ident is None or ident == training or is_foreign or thread.name.startswith(_OWN_NAMES):
+            number = thread.native_id
+            if number is None or thread.ident == training or thread.name.startswith(_OWN_NAMES):
                 continue
-            if ident not in frames:
+            total_ns = self._total_ns(number)
+            if total_ns is None:
                 continue
-            total_ns = time.clock_gettime_ns(time.pthread_getcpuclockid(ident))
-            self._ran_ns[ident] = total_ns
-            ran_ns = total_ns - before.get(ident, total_ns)
+            self._ran_ns[number] = total_ns
+            ran_ns = total_ns - before.get(number, total_ns)
             if ran_ns > most_ns:
                 most_ns, busiest = ran_ns, thread
+        for number in self._files.keys() - self._ran_ns.keys():
+            os.close(self._files.pop(number))
         if busiest is None or busiest.ident is None:
             return None
-        seen = stacks.look(frames[busiest.ident])
+        seen = stacks.look(stack_of(busiest.ident))
         return None if seen is None or seen.library in _WAITING else Busy(seen, busiest.name, min(most_ns, since_ns))
+
+    def close(self) -> None:
+        """Look no more."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    def _total_ns(self, number: int) -> int | None:
+        """What a thread has had of processors, None if it has ended.
+
+        The kernel's file and not the thread's clock, which may not be asked for of a thread that ends meanwhile.
+        """
+        try:
+            file = self._files.get(number)
+            if file is None:
+                if len(self._files) >= _MAX_THREADS:
+                    return None
+                file = self._files[number] = os.open(f"/proc/self/task/{number}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(file, 64, 0).split(b" ", 1)[0])
+        except (OSError, ValueError):
+            return None

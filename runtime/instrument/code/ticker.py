@@ -10,6 +10,8 @@ import os
 import random
 from typing import Any, Final, NamedTuple
 
+from .stacks import MAX_DEPTH, Frame
+
 #: Looks come about so often (s) at first, so many of them, and so often after that.
 OFTEN_S: Final = 0.04
 OFTEN_COUNT: Final = 400
@@ -57,6 +59,15 @@ class Ticker:
         at_ns = _compiled.nap(int(every_ns * self._dice.uniform(0.5, 1.5)), _PATIENCE_US)
         waited_ns = now_ns() - at_ns
         return Tick(at_ns, every_ns, min(1 + waited_ns // every_ns, _MAX_STANDS_FOR))
+
+
+def stack_of(thread: int) -> list[Frame]:
+    """Where a thread is, innermost first; empty if there is none of this identity.
+
+    Frames are not kept and walked in Python: their thread may go on meanwhile, and they would lead nowhere.
+    """
+    found: list[Frame] = _compiled.stack(thread, MAX_DEPTH)
+    return found
 
 
 def can_look() -> bool:

@@ -11,7 +11,6 @@ long is looked at as often as it would have been.
 """
 
 import logging
-import sys
 import threading
 from types import CodeType
 from typing import Final
@@ -23,7 +22,7 @@ from ..steps import tracker
 from .line_counts import LineCount, counter
 from .stacks import MAX_KNOWN, Seen, Stacks
 from .threads import Busy, BusyThreads
-from .ticker import OFTEN_S, SELDOM_S, Tick, Ticker, can_look
+from .ticker import OFTEN_S, SELDOM_S, Tick, Ticker, can_look, stack_of
 
 _log = logging.getLogger("tlkit.instrument")
 
@@ -84,6 +83,12 @@ class CodeSampler:
             _Running.count -= 1
 
     def _run(self) -> None:
+        try:
+            self._look_until_stopped()
+        finally:
+            self._threads.close()
+
+    def _look_until_stopped(self) -> None:
         while self._is_on:
             tick = self._ticker.wait(recorder.now_ns)
             if not self._is_on or tracker.number < _FIRST_STEP or not recorder.is_timeline_on():
@@ -95,12 +100,11 @@ class CodeSampler:
                 return
 
     def _look(self, tick: Tick) -> None:
-        frames = sys._current_frames()  # noqa: SLF001  as faulthandler and debuggers do
-        seen = self._stacks.look(frames.get(tracker.thread))
+        seen = self._stacks.look(stack_of(tracker.thread))
         self._ticker.count += 1
         if seen is not None:
             self._record(tick, seen)
-        busy = self._threads.look(self._stacks, frames, tracker.thread)
+        busy = self._threads.look(self._stacks, tracker.thread)
         if busy is not None:
             self._record_thread(tick.at_ns, busy)
         if self._ticker.count in _COUNT_AFTER:

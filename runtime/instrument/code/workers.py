@@ -4,7 +4,6 @@ As of the training thread (training.py), but in the worker's process, which tell
 """
 
 import logging
-import sys
 import threading
 from types import CodeType
 from typing import Final
@@ -12,7 +11,7 @@ from typing import Final
 from ....timeline.record import recorder
 from ..worker_pipe import Look, WorkerEnd
 from .stacks import Stacks
-from .ticker import Tick, Ticker, can_look
+from .ticker import Tick, Ticker, can_look, stack_of
 
 _log = logging.getLogger("tlkit.instrument")
 
@@ -52,9 +51,7 @@ class WorkerLooks:
                 return
 
     def _look(self, tick: Tick) -> None:
-        frame = sys._current_frames().get(self._loading)  # noqa: SLF001  as faulthandler and debuggers do
-        seen = self._stacks.look(frame, self._within)
-        del frame
+        seen = self._stacks.look(stack_of(self._loading), self._within)
         if seen is not None:
             self._ticker.count += 1
             name, args = self._stacks.describe(seen, {})

@@ -12,7 +12,7 @@ from tlkit.collector import Analysis, analyze
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace, make_table
 from tlkit.timeline.vocabulary import CPU_COUNTERS, PROCESS_CPU_COUNTER, STARVED_COUNTERS, Category
 
-from .test_rules import metered, rows_of
+from .test_rules import metered, rows_of, with_spans
 
 #: Phases of a rank without such a thread; with one they take twice as long, and the other ranks wait.
 PHASES = {"forward": 15.0, "backward": 35.0, "optimizer": 2.0, "other": 2.0}
@@ -124,3 +124,19 @@ def test_threads_of_ranks_that_lack_cores_are_named(busy: tuple[int, ...], words
     assert (f"Other threads of {words} run for" in found.sentence) == bool(words)
     assert ("py-spy" in found.remedy) == bool(words)
     assert found.evidence["busy_threads"]["ranks"] == list(busy)
+
+
+def test_the_line_of_the_thread_is_named() -> None:
+    """Where it was found running; not where it sleeps in between, which is where most looks find it."""
+    analysis = run_with((1,))
+    looks, found = 400, []
+    length_ns = analysis.trace.steps["end_ns"].max() // looks
+    for number in range(looks):
+        at_ns = number * length_ns
+        found.append((1, "code", "code", "other", "train.py:9 <module> (in torch)", at_ns, 1000))
+        name = "monitor.py:30 run" if number % 10 < 2 else "monitor.py:31 run"
+        found.append((1, "code of threads", "code of threads", "other", name, at_ns, length_ns // 4))
+    (told,) = (one for one in analyze(with_spans(analysis.trace, found)).findings if one.cause == "interpreter-lock")
+
+    assert "100% of what such threads run is at monitor.py:30, in run()." in told.sentence
+    assert "py-spy" not in told.remedy

@@ -1,6 +1,8 @@
 """Looks at the training thread: which line of the user's code it is at."""
 
 import json
+import subprocess
+import sys
 import sysconfig
 import threading
 import time
@@ -11,7 +13,7 @@ import pytest
 
 from tlkit.runtime.instrument.code import stacks
 from tlkit.runtime.instrument.code.stacks import library_of
-from tlkit.runtime.instrument.code.ticker import Tick
+from tlkit.runtime.instrument.code.ticker import Tick, can_look
 from tlkit.runtime.instrument.code.training import CodeSampler
 from tlkit.runtime.instrument.steps import tracker
 from tlkit.timeline import Trace, open_trace
@@ -146,3 +148,42 @@ def test_a_look_that_fails_is_the_last_one(timeline: Path, monkeypatch: pytest.M
 
     assert calls == [0]
     assert len(looks_of(timeline).steps) == STEPS
+
+
+#: Python's collector runs at each allocation, and lets another thread run; the thread that is looked at has ever other frames.
+_EVER_OTHER_FRAMES = """
+import gc, json, re, sys, threading, time
+from tlkit.runtime.instrument.code.stacks import Stacks
+from tlkit.runtime.instrument.code.ticker import stack_of
+
+def nested(count, *args, **named):
+    return [] if count <= 0 else nested(count - 1, count, 2**33 + 1, *args[:5], more=named)
+
+def look():
+    stacks = Stacks()
+    until_s = time.monotonic() + 3
+    while time.monotonic() < until_s:
+        stacks.look(stack_of(main), within=look.__code__)
+        time.sleep(0)
+    is_over.set()
+
+main, is_over = threading.get_ident(), threading.Event()
+gc.callbacks.append(lambda *_: time.sleep(0))
+gc.set_threshold(1)
+sys.setswitchinterval(1e-5)
+threading.Thread(target=look).start()
+while not is_over.is_set():
+    re.purge()
+    re.compile("(a|b)*c[x-z]{2,5}(?P<n>q+)")
+    json.dumps({"a": [1, {"b": 3.5}]}, indent=2)
+    nested(25)
+"""
+
+
+@pytest.mark.skipif(not can_look(), reason="nobody looks without the part in C")
+def test_a_look_at_frames_that_go_on_does_not_crash() -> None:
+    """A frame whose thread runs on leads to memory that is another frame's: walked in Python, two of three runs crashed."""
+    script = [sys.executable, "-c", _EVER_OTHER_FRAMES]
+    ended = subprocess.run(script, check=False, capture_output=True, text=True, timeout=120)
+
+    assert ended.returncode == 0, ended.stderr

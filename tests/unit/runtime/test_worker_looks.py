@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tlkit.runtime.instrument import worker_pipe
 from tlkit.runtime.instrument.code.stacks import Stacks
-from tlkit.runtime.instrument.code.ticker import Ticker, can_look
+from tlkit.runtime.instrument.code.ticker import Ticker, can_look, stack_of
 from tlkit.runtime.instrument.code.workers import WorkerLooks
 from tlkit.runtime.instrument.worker_pipe import FetchTimes, Look, RankEnd, WorkerEnd
 from tlkit.timeline import open_trace
@@ -104,12 +104,10 @@ def test_code_between_waits_is_seen() -> None:
     has_ended = threading.Event()
 
     def look() -> None:
-        import sys
-
         ticker, stacks = Ticker(often_s=0.002), Stacks()
         while not has_ended.is_set():
             tick = ticker.wait(time.monotonic_ns)
-            found = stacks.look(sys._current_frames().get(loading))
+            found = stacks.look(stack_of(loading))
             if found is not None and found.code is reading.__code__:
                 seen[found.line - first] += tick.stands_for
 
