@@ -35,9 +35,9 @@ PAGES: Final = {
     "timeline": "Timeline",
     "compare": "Compare",
 }
-#: How often a live page asks whether there is something new, ms; and one whose run is being opened, which is new once.
+#: How often a live page asks whether there is something new, ms; and one that has nothing to show yet.
 REFRESH_MS: Final = 1000
-OPENING_MS: Final = 250
+OPENING_MS: Final = 500
 #: Longer addresses are nobody's.
 MAX_QUERY: Final = 2000
 
@@ -109,7 +109,7 @@ def _frame(source: Source) -> Any:
 
 
 def _refresh_ms(source: Source) -> int:
-    return REFRESH_MS if source.is_live else OPENING_MS
+    return OPENING_MS if source.opening is not None and source.first is None else REFRESH_MS
 
 
 def _dump_button(source: Source) -> list[Any]:
@@ -168,6 +168,8 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         name, key = _page_key(path, search, theme)
         if name == "timeline" and isinstance(shape, dict) and shape.get("key") == key:
             return no_update, no_update  # the script follows the address by itself
+        if name != "verdict":
+            source.wait()
         blocks = _blocks(source, name, search, theme)
         return (contain(key, blocks) if source.is_growing else blocks), describe(key, blocks)
 
@@ -290,7 +292,6 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     if first is not None and opening is not None and name == "verdict":
         opening.begin_soon()
         return first.blocks["dark" if theme == "dark" else "light"]
-    source.wait()
     opening, analysis = source.opening, source.analysis
     if opening is not None:
         return opening.blocks()
