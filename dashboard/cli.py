@@ -74,7 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `tl-dash`; returns its exit status."""
-    return run_command("tl-dash", lambda: _run(make_parser().parse_args(argv)))
+    with _no_notebook():
+        return run_command("tl-dash", lambda: _run(make_parser().parse_args(argv)))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -186,8 +187,7 @@ def _load_application() -> "Callable[..., Dash]":
         UsageError: a package that it needs is not installed.
     """
     try:
-        with _no_notebook():
-            from .app import create_app  # noqa: PLC0415  so that --help needs no Dash
+        from .app import create_app  # noqa: PLC0415  so that --help needs no Dash
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed: pip install 'tlkit[dashboard]'") from error
     return create_app
