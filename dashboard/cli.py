@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import gc
 import os
 import secrets
 import sys
@@ -74,8 +75,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `tl-dash`; returns its exit status."""
-    with _no_notebook():
-        return run_command("tl-dash", lambda: _run(make_parser().parse_args(argv)))
+    try:
+        with _no_notebook(), _no_collection():
+            return run_command("tl-dash", lambda: _run(make_parser().parse_args(argv)))
+    finally:
+        gc.unfreeze()
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -99,6 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
         source, opening = _source(arguments, others, stack)
         made_up = None if token or is_loopback(arguments.host) else secrets.token_urlsafe(24)
         app = _load_application()(source, host=arguments.host, token=token or made_up)
+        _collect_again()
         status = serve(
             app.server,
             arguments.host,
@@ -156,8 +161,9 @@ def _files(paths: Sequence[str]) -> list[Path]:
 
 def _open(arguments: argparse.Namespace, others: "OtherRuns", opening: "Opening") -> "Analysis":
     """The analysis of the run, after those that were named to compare with: a mistake in a name is told at once."""
-    from ..collector.kept import analyze_kept  # noqa: PLC0415  the server may answer before it is loaded
-    from ..timeline.commands.progress import ProgressBar  # noqa: PLC0415  as the analysis
+    with _no_collection():
+        from ..collector.kept import analyze_kept  # noqa: PLC0415  the server may answer before it is loaded
+        from ..timeline.commands.progress import ProgressBar  # noqa: PLC0415  as the analysis
 
     _compare(others, arguments.compare)
     with ProgressBar() as bar:
@@ -204,6 +210,22 @@ def _no_notebook() -> Iterator[None]:
         yield
     finally:
         sys.modules.pop("IPython", None)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage: modules that are loaded make many objects and drop none, and looking takes a sixth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        _collect_again()
+
+
+def _collect_again() -> None:
+    """From now on, and not among what has been loaded."""
+    gc.freeze()
+    gc.enable()
 
 
 def _load_early() -> None:

@@ -74,9 +74,10 @@ class Opening:
 
     def begin_soon(self) -> None:
         """The first screen is sent, and nothing else is to be waited for."""
-        timer = threading.Timer(_DRAWN_AFTER_S, self._is_wanted.set)
-        timer.daemon = True
-        timer.start()
+        if not self._is_wanted.is_set():
+            timer = threading.Timer(_DRAWN_AFTER_S, self._is_wanted.set)
+            timer.daemon = True
+            timer.start()
 
     def wait(self, seconds: float) -> None:
         """Begin at once, and wait so long for it to be through."""
