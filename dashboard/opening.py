@@ -61,6 +61,8 @@ class Opening:
         def work() -> None:
             self._is_wanted.wait(patience_s)
             try:
+                if self._is_given_up:
+                    raise _GivenUpError
                 # Without a name here: what nobody keeps of it is given back.
                 on_opened(open_run())
             except BaseException as error:  # which is the main thread's to raise

@@ -298,7 +298,7 @@ def test_it_waits_for_no_table(run: Path) -> None:
         "client = cli._load_application()(Source(None, opening=Opening(), first=screen)).server.test_client()\n"
         "assert client.get('/_dash-layout', headers={'Accept-Encoding': 'br, gzip'}).status_code == 200\n"
         "slow = ('numpy', 'pandas', 'pyarrow', 'IPython', 'tlkit.collector.analysis', 'tlkit.timeline.read.open')\n"
-        "print(screen is not None, [name for name in slow if name in sys.modules])\n"
+        "print(screen is not None, [name for name in slow if sys.modules.get(name)])\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False)
 
