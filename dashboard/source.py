@@ -190,6 +190,7 @@ class Source:
         Raises:
             LookupError: there is nothing to show yet, or nothing to compare with.
         """
+        self.wait()
         from .timeline.run import Run  # noqa: PLC0415  loaded with the analysis
 
         with self._lock:

@@ -96,7 +96,7 @@ def test_who_stops_the_command_does_not_wait_for_the_files() -> None:
     opening.check()
 
 
-@pytest.mark.parametrize("ask", ["first screen", "another page", "stop"])
+@pytest.mark.parametrize("ask", ["first screen", "another page", "data", "stop"])
 def test_a_run_whose_first_screen_was_kept_is_opened_behind_it(ask: str) -> None:
     """Not before it has been sent; whoever wants more waits for the run, and whoever stops the command for nothing."""
     began, analysis = threading.Event(), analyze_kept(SAMPLE)
@@ -116,6 +116,8 @@ def test_a_run_whose_first_screen_was_kept_is_opened_behind_it(ask: str) -> None
     elif ask == "another page":
         source.wait()
         assert "Every step, by part" in shown(source, "steps")
+    elif ask == "data":
+        assert source.run().analysis.facts.ranks == (0, 1)
     else:
         opening.give_up()
     opening.wait(60)
