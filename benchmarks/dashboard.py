@@ -2,9 +2,9 @@
 
     python benchmarks/dashboard.py FOLDER          # FOLDER as benchmarks/kineto_like.py makes it, a file a rank
 
-Prints the time from the start of tl-dash (trace kept) to the page that says what is known of the run and to the first screen,
-from there to the timeline, zoom and pan to paint, what searches, sums of regions and pages of the table of spans take, and the
-server's memory beside that of the columns.
+Prints the time from the start of tl-dash (trace kept) to the page that says what is known of the run and to the first screen (the
+same page where that was kept), from there to the timeline, zoom and pan to paint, what searches, sums of regions and pages of the
+table of spans take, and the server's memory beside that of the columns.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """The application: frame, navigation, and one callback that shows the page that the address names."""
 
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -14,27 +15,29 @@ from ..collector.service.guard import protect
 from ..timeline.commands.arguments import clean
 from ..timeline.errors import TlkitError
 from ..timeline.vocabulary import LaneKind
-from .blocks import changed, contain, describe
+from .blocks import as_sent, changed, contain, describe
 from .components import address, empty
+from .first_screen import THEMES, FirstScreen
 from .manners import add_manners
-from .pages import Page, View, communication, compare, data, devices, ranks, steps, timeline, verdict
+from .pages import Page, View
 from .run_header import describe_pulse, describe_run
 from .source import Source
 from .timeline import routes
 
 #: Pages by address, in the order of the navigation; the number is the key that opens it.
-PAGES: Final[dict[str, tuple[str, Page]]] = {
-    "verdict": ("Verdict", verdict.layout),
-    "steps": ("Steps", steps.layout),
-    "ranks": ("Ranks", ranks.layout),
-    "communication": ("Communication", communication.layout),
-    "data": ("Data", data.layout),
-    "devices": ("Devices", devices.layout),
-    "timeline": ("Timeline", timeline.layout),
-    "compare": ("Compare", compare.layout),
+PAGES: Final = {
+    "verdict": "Verdict",
+    "steps": "Steps",
+    "ranks": "Ranks",
+    "communication": "Communication",
+    "data": "Data",
+    "devices": "Devices",
+    "timeline": "Timeline",
+    "compare": "Compare",
 }
-#: How often a live page asks whether there is something new, ms.
+#: How often a live page asks whether there is something new, ms; and one that has nothing to show yet.
 REFRESH_MS: Final = 1000
+OPENING_MS: Final = 500
 #: Longer addresses are nobody's.
 MAX_QUERY: Final = 2000
 
@@ -82,7 +85,7 @@ def _frame(source: Source) -> Any:
             dcc.Store(id="theme", storage_type="local"),
             dcc.Store(id="version", data=source.version),
             dcc.Store(id="shape"),
-            dcc.Interval(id="tick", interval=REFRESH_MS, disabled=not source.is_growing),
+            dcc.Interval(id="tick", interval=_refresh_ms(source), disabled=not source.is_growing),
             html.A("to the page", href="#page", className="skip"),
             html.Header(
                 [
@@ -93,7 +96,7 @@ def _frame(source: Source) -> Any:
                     *_dump_button(source),
                     html.Button("dark", id="theme-switch", title="dark or light (K)", type="button"),
                     *_dump_answer(source),
-                    html.P(describe_run(source.analysis), id="run", className="soft"),
+                    html.P(_run_words(source), id="run", className="soft"),
                 ]
             ),
             # Only while another page is made: whoever holds a slider keeps it while its answer is awaited.
@@ -103,6 +106,10 @@ def _frame(source: Source) -> Any:
         ],
         id="frame",
     )
+
+
+def _refresh_ms(source: Source) -> int:
+    return OPENING_MS if source.opening is not None and source.first is None else REFRESH_MS
 
 
 def _dump_button(source: Source) -> list[Any]:
@@ -122,14 +129,16 @@ def _links(source: Source) -> list[Any]:
     """The pages that have something to show."""
     there = pages_of(source)
     return [
-        dcc.Link(PAGES[name][0], href=address(name), id=f"to-{name}", title=f"key {number}")
+        dcc.Link(PAGES[name], href=address(name), id=f"to-{name}", title=f"key {number}")
         for number, name in enumerate(there, start=1)
     ]
 
 
 def pages_of(source: Source) -> tuple[str, ...]:
     """Names of the pages with content; all are served, and say what is missing."""
-    analysis = source.analysis
+    first, analysis = source.first, source.analysis
+    if first is not None:
+        return tuple(name for name in PAGES if name in first.pages or (name == "compare" and source.others()))
     if analysis is None:
         return ("verdict", "timeline")
     kinds = analysis.trace.spans["lane_kind"]
@@ -159,6 +168,8 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         name, key = _page_key(path, search, theme)
         if name == "timeline" and isinstance(shape, dict) and shape.get("key") == key:
             return no_update, no_update  # the script follows the address by itself
+        if name != "verdict":
+            source.wait()
         blocks = _blocks(source, name, search, theme)
         return (contain(key, blocks) if source.is_growing else blocks), describe(key, blocks)
 
@@ -206,7 +217,7 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         now = (
             source.version,
             clean(source.status),
-            describe_run(source.analysis),
+            _run_words(source),
             describe_pulse(source.analysis, time.time_ns()) if source.is_live else "",
         )
         new_version, new_status, new_run, new_pulse = only_changes(now, (version, status or "", run or "", pulse or ""))
@@ -277,6 +288,10 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     """A page's content, whatever goes wrong with it."""
     if name not in PAGES:
         return empty("There is no such page", f"Choose one of {', '.join(PAGES)}.")
+    first, opening = source.first, source.opening
+    if first is not None and opening is not None and name == "verdict":
+        opening.begin_soon()
+        return first.blocks["dark" if theme == "dark" else "light"]
     opening, analysis = source.opening, source.analysis
     if opening is not None:
         return opening.blocks()
@@ -285,9 +300,36 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     source.prepare()
     view = View(analysis, source, source.summary(), "dark" if theme == "dark" else "light", asked(search))
     try:
-        return PAGES[name][1](view)
+        return _layout_of(name)(view)
     except (LookupError, TlkitError) as error:
-        return empty(PAGES[name][0], clean(str(error)))
+        return empty(PAGES[name], clean(str(error)))
+
+
+def first_screen(source: Source) -> FirstScreen:
+    """The first screen of a run that has been opened, to be kept.
+
+    Raises:
+        LookupError: there is nothing to show yet.
+    """
+    if source.analysis is None:
+        raise LookupError("nothing has been recorded yet")
+    return FirstScreen(
+        run=describe_run(source.analysis),
+        pages=tuple(name for name in pages_of(source) if name != "compare"),  # which other runs there are changes
+        files=source.analysis.trace.meta.files,
+        blocks={theme: as_sent(_blocks(source, "verdict", "", theme)) for theme in THEMES},
+    )
+
+
+def _run_words(source: Source) -> str:
+    first = source.first
+    return describe_run(source.analysis) if first is None else first.run
+
+
+def _layout_of(name: str) -> Page:
+    """The module in pages/ of this name; loaded when it is first asked for, which the first screen does not wait for."""
+    layout: Page = import_module(f"{__package__}.pages.{name}").layout
+    return layout
 
 
 def asked_dump(source: Source, clicks: object) -> str:

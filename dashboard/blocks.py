@@ -4,11 +4,13 @@ A block that is replaced is mounted anew: it loses the focus, and what a hand is
 callback returns, so that the blocks have containers of their own, and only the containers of changed blocks are written to.
 """
 
+import json
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 from dash import html
+from plotly.io.json import to_json_plotly
 
 
 def describe(key: str, blocks: Sequence[Any]) -> dict[str, Any]:
@@ -49,6 +51,12 @@ def _container(key: str, place: int) -> str:
     return f"block-{zlib.crc32(key.encode()):08x}-{place}"
 
 
+def as_sent(blocks: Sequence[Any]) -> list[Any]:
+    """The blocks as the browser gets them, in plain lists and objects, which can be sent again as they are."""
+    sent: list[Any] = json.loads(to_json_plotly(list(blocks)))
+    return sent
+
+
 def _mark(block: Any) -> int:
-    # A component's repr holds all of it; whoever finds two blocks of one mark does not see an update, and the next one.
-    return zlib.crc32(repr(block).encode())
+    # What is sent holds all of it; whoever finds two blocks of one mark does not see an update, and the next one.
+    return zlib.crc32(to_json_plotly(block).encode())

@@ -2,32 +2,29 @@
 
 import argparse
 import contextlib
+import gc
 import os
 import secrets
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .. import __version__
-from ..collector.kept import analyze_kept
 from ..collector.service.arguments import add_certificate, add_token, certificate_of, read_token
-from ..collector.service.live import Follower
-from ..collector.service.mirror import Mirror
 from ..timeline.commands.arguments import Parser, parse_ranks, run_command, with_completion
-from ..timeline.commands.progress import ProgressBar
-from ..timeline.errors import UsageError
-from ..timeline.read.open import files_of
-from ..timeline.read.remote import is_url
+from ..timeline.errors import TlkitError, UsageError
+from ..timeline.read.families import is_url
 from ..timeline.record.flight_requests import listens, request_dump
 
 if TYPE_CHECKING:
     from dash import Dash
 
     from ..collector.analysis import Analysis
+    from .first_screen import KeptScreen
     from .opening import Opening
     from .other_runs import OtherRuns
     from .source import Source
@@ -78,7 +75,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `tl-dash`; returns its exit status."""
-    return run_command("tl-dash", lambda: _run(make_parser().parse_args(argv)))
+    try:
+        with _no_notebook(), _no_collection():
+            return run_command("tl-dash", lambda: _run(make_parser().parse_args(argv)))
+    finally:
+        gc.unfreeze()
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -102,6 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
         source, opening = _source(arguments, others, stack)
         made_up = None if token or is_loopback(arguments.host) else secrets.token_urlsafe(24)
         app = _load_application()(source, host=arguments.host, token=token or made_up)
+        _collect_again()
         status = serve(
             app.server,
             arguments.host,
@@ -120,29 +122,49 @@ def _source(
     arguments: argparse.Namespace, others: "OtherRuns", stack: contextlib.ExitStack
 ) -> "tuple[Source, Opening]":
     """What to show, and how its opening does."""
-    from .opening import Opening  # noqa: PLC0415  as the application
+    from .first_screen import KeptScreen  # noqa: PLC0415  as the application
+    from .opening import PATIENCE_S, Opening  # noqa: PLC0415
     from .source import Source  # noqa: PLC0415
 
     if arguments.follow or arguments.collector:
         _compare(others, arguments.compare)
         return _follow(arguments, Source, stack, others), Opening()
-    files = _files(arguments.trace)
-    opening = Opening(files)
-    if opening.nbytes < AT_ONCE_NBYTES:
+    place = KeptScreen(arguments.trace, ranks=parse_ranks(arguments.ranks), warm_up=arguments.warm_up)
+    first = place.load()
+    opening = Opening(_files(arguments.trace) if first is None else list(map(Path, first.files)))
+    if first is None and opening.nbytes < AT_ONCE_NBYTES:
         # Without a name here: what the source does not keep of it is given back.
-        return Source(_open(arguments, others, opening), others=others), opening
-    source = Source(None, others=others, opening=opening)
-    opening.start(lambda: _open(arguments, others, opening), source.replace)
+        source = Source(_open(arguments, others, opening), others=others)
+    else:
+        source = Source(None, others=others, opening=opening, first=first)
+        patience_s = 0.0 if first is None else PATIENCE_S
+        opening.start(lambda: _open(arguments, others, opening), source.replace, patience_s=patience_s)
+    source.keep = lambda: _keep(place, source)
     return source, opening
+
+
+def _keep(place: "KeptScreen", source: "Source") -> None:
+    """Keep the first screen of a run that has been opened."""
+    from .app import first_screen  # noqa: PLC0415  as the application
+
+    with contextlib.suppress(LookupError, TlkitError):
+        if source.analysis is not None:
+            place.store(first_screen(source), source.analysis)
 
 
 def _files(paths: Sequence[str]) -> list[Path]:
     """The files of a run; none where one has to be fetched to be seen."""
+    from ..timeline.read.open import files_of  # noqa: PLC0415  as the analysis
+
     return [] if any(map(is_url, paths)) else files_of(paths)
 
 
 def _open(arguments: argparse.Namespace, others: "OtherRuns", opening: "Opening") -> "Analysis":
     """The analysis of the run, after those that were named to compare with: a mistake in a name is told at once."""
+    with _no_collection():
+        from ..collector.kept import analyze_kept  # noqa: PLC0415  the server may answer before it is loaded
+        from ..timeline.commands.progress import ProgressBar  # noqa: PLC0415  as the analysis
+
     _compare(others, arguments.compare)
     with ProgressBar() as bar:
 
@@ -177,6 +199,35 @@ def _load_application() -> "Callable[..., Dash]":
     return create_app
 
 
+@contextlib.contextmanager
+def _no_notebook() -> Iterator[None]:
+    """Refuse to import IPython: Dash would load all of it, to find out whether it runs in a notebook, and a command does not."""
+    if "IPython" in sys.modules:
+        yield
+        return
+    sys.modules["IPython"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.modules.pop("IPython", None)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage: modules that are loaded make many objects and drop none, and looking takes a sixth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        _collect_again()
+
+
+def _collect_again() -> None:
+    """From now on, and not among what has been loaded."""
+    gc.freeze()
+    gc.enable()
+
+
 def _load_early() -> None:
     """Load the application; who asks for it later is told what is missing."""
     with contextlib.suppress(UsageError):
@@ -187,6 +238,8 @@ def _follow(
     arguments: argparse.Namespace, make: "type[Source]", stack: contextlib.ExitStack, others: "OtherRuns"
 ) -> "Source":
     """A source that grows with the run."""
+    from ..collector.service.live import Follower  # noqa: PLC0415  as the analysis
+
     source = make(None, others=others, is_live=True, waiting="waiting for the first steps")
     said = {"run": "", "trouble": ""}
 
@@ -221,6 +274,8 @@ def _mirrored(
     arguments: argparse.Namespace, stack: contextlib.ExitStack, source: "Source", on_trouble: Callable[[str], None]
 ) -> list[str]:
     """A folder into which the collector's run is fetched."""
+    from ..collector.service.mirror import Mirror  # noqa: PLC0415  as the analysis
+
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tlkit-mirror-"))
     given = arguments.collector_token or os.environ.get("TLKIT_TOKEN")
     token = read_token(arguments.collector_token_file, given) or ""

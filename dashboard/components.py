@@ -1,16 +1,18 @@
 """The parts that pages are made of.  Everything that comes from a trace is handed over as text, never as markup."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from dash import dcc, html
 
-from ..collector.findings import Finding
-from ..collector.reports.figures import Figure
 from ..collector.reports.svg import to_svg
 from ..timeline.commands.arguments import clean
 from .words import headed
+
+if TYPE_CHECKING:
+    from ..collector.findings import Finding
+    from ..collector.reports.figures import Figure
 
 #: Names longer than this are cut in tables.
 MAX_TEXT: Final = 160
@@ -26,7 +28,7 @@ def text(value: object) -> str:
     return shown if len(shown) <= MAX_TEXT else shown[: MAX_TEXT // 2] + "…" + shown[-MAX_TEXT // 2 :]
 
 
-def chart(figure: Figure | None, label: str, words: str = "", chosen: str = "") -> Component:
+def chart(figure: "Figure | None", label: str, words: str = "", chosen: str = "") -> Component:
     """A figure with its heading; nothing without a figure.
 
     Args:
@@ -40,7 +42,7 @@ def chart(figure: Figure | None, label: str, words: str = "", chosen: str = "") 
     return html.Section(parts, className="card", **{"aria-label": label})
 
 
-def drawn(figure: Figure, label: str, chosen: str = "") -> Component:
+def drawn(figure: "Figure", label: str, chosen: str = "") -> Component:
     """A figure alone, as SVG."""
     more = {"data-svg": to_svg(figure, label), "aria-label": label, **({"data-chosen": chosen} if chosen else {})}
     return html.Div(className="scrolls", role="group", **more)
@@ -147,7 +149,7 @@ def empty(heading: str, said: str) -> Component:
 
 
 def finding_card(
-    finding: Finding, number: int, page: str, place: Mapping[str, object] | None = None, *, is_verdict: bool = False
+    finding: "Finding", number: int, page: str, place: Mapping[str, object] | None = None, *, is_verdict: bool = False
 ) -> Component:
     """A finding: gain, sentence, remedy, and its evidence on demand.
 

@@ -7,8 +7,6 @@ import threading
 import time
 from typing import Final
 
-import pyarrow as pa
-
 #: glibc's name for the size from which on memory is the system's own, and what it is set to.
 _MMAP_THRESHOLD: Final = -3
 _LARGE_NBYTES: Final = 1 << 20
@@ -22,6 +20,8 @@ def give_back() -> None:
     An analysis makes and drops many columns of some megabytes.  glibc keeps them for the next ones, which of a server that has
     nothing more to analyse do not come: of ten million spans that is as much again as the columns.
     """
+    import pyarrow as pa  # noqa: PLC0415  whoever gives something back has loaded it
+
     # Analyses refer to themselves in circles, of which the interpreter sees nothing until it has made many more objects.
     gc.collect()
     pa.default_memory_pool().release_unused()

@@ -4,18 +4,24 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dash import html
 
-from ..collector.analysis import Analysis
 from ..timeline.commands.arguments import clean
-from ..timeline.model.trace import Trace
 from .components import card, table
 from .run_header import describe_ranks, name_of_files
 
+if TYPE_CHECKING:
+    from ..collector.analysis import Analysis
+    from ..timeline.model.trace import Trace
+
 #: For the reader to end in: what it has begun holds the process.
 _GIVE_UP_S: Final = 3.0
+#: A first screen that was kept is sent before the run is opened, which would slow it down; who has not come by then comes later.
+PATIENCE_S: Final = 2.0
+#: By then what the browser needs to draw a first screen has been sent.
+_DRAWN_AFTER_S: Final = 0.2
 
 
 class _GivenUpError(BaseException):
@@ -36,27 +42,49 @@ class Opening:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._is_given_up = False
+        self._is_wanted = threading.Event()
+        self._is_through = threading.Event()
         self.is_over = threading.Event()
         """Set when the run cannot be opened: there is nothing to serve."""
 
-    def start(self, open_run: Callable[[], Analysis], on_opened: Callable[[Analysis], None]) -> None:
+    def start(
+        self, open_run: "Callable[[], Analysis]", on_opened: "Callable[[Analysis], None]", *, patience_s: float = 0.0
+    ) -> None:
         """Open the run on another thread.
 
         Args:
             open_run: calls `update` and `analysing`.
             on_opened: gets the run.
+            patience_s: begin when somebody wants more than the first screen, and after this time at the latest.
         """
 
         def work() -> None:
+            self._is_wanted.wait(patience_s)
             try:
+                if self._is_given_up:
+                    raise _GivenUpError
                 # Without a name here: what nobody keeps of it is given back.
                 on_opened(open_run())
             except BaseException as error:  # which is the main thread's to raise
                 self._failure = error
                 self.is_over.set()
+            finally:
+                self._is_through.set()
 
         self._thread = threading.Thread(target=work, name="tlkit-opening", daemon=True)
         self._thread.start()
+
+    def begin_soon(self) -> None:
+        """The first screen is sent, and nothing else is to be waited for."""
+        if not self._is_wanted.is_set():
+            timer = threading.Timer(_DRAWN_AFTER_S, self._is_wanted.set)
+            timer.daemon = True
+            timer.start()
+
+    def wait(self, seconds: float) -> None:
+        """Begin at once, and wait so long for it to be through."""
+        self._is_wanted.set()
+        self._is_through.wait(seconds)
 
     def check(self) -> None:
         """Raise what the opening has failed with, if it has."""
@@ -66,6 +94,7 @@ class Opening:
     def give_up(self) -> None:
         """Have the reading end, which otherwise holds the process until all files have been read."""
         self._is_given_up = True
+        self._is_wanted.set()
         if self._thread is not None:
             self._thread.join(_GIVE_UP_S)
 
@@ -80,7 +109,7 @@ class Opening:
             raise _GivenUpError
         self._read, self._total = done, total
 
-    def analysing(self, trace: Trace) -> None:
+    def analysing(self, trace: "Trace") -> None:
         """Take note that the trace has been read; it is not kept here, since the analysis replaces its columns."""
         rows = [("ranks", describe_ranks(trace.meta)), ("events", f"{trace.meta.events:,}")]
         if len(trace.steps):

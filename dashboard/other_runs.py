@@ -4,11 +4,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ..collector.analysis import Analysis
-from ..collector.kept import analyze_kept
 from ..timeline.commands.arguments import clean
+
+if TYPE_CHECKING:
+    from ..collector.analysis import Analysis
 
 #: Analyses that are kept.
 MAX_KEPT: Final = 4
@@ -34,13 +35,15 @@ class OtherRuns:
         """Those that were named, then those of the folder, newest first."""
         return (*self._named, *(name for name in self._in_folder() if name not in self._named))
 
-    def analysis(self, name: str) -> Analysis:
+    def analysis(self, name: str) -> "Analysis":
         """The analysis of a run; made anew when the run has grown.
 
         Raises:
             LookupError: there is no such run.
             TlkitError: it cannot be read.
         """
+        from ..collector.kept import analyze_kept  # noqa: PLC0415  the server answers before it is loaded
+
         path = self._named.get(name) or self._in_folder().get(name)
         if path is None:
             raise LookupError(f"there is no run {clean(name)!r} here")

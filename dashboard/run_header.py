@@ -4,11 +4,13 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ..collector.analysis import Analysis
 from ..timeline.commands.arguments import clean
-from ..timeline.model.trace import TraceMeta
+
+if TYPE_CHECKING:
+    from ..collector.analysis import Analysis
+    from ..timeline.model.trace import TraceMeta
 
 #: A rank that has said nothing for so long beside the others is not counted as connected.
 HEARD_NS: Final = 10 * 10**9
@@ -20,7 +22,7 @@ _MAX_NAMED: Final = 3
 _UNITS: Final = ((3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 
 
-def describe_run(analysis: Analysis | None) -> str:
+def describe_run(analysis: "Analysis | None") -> str:
     """One line, parts divided by dots; "" while there is nothing to show.
 
     >>> describe_run(None)
@@ -36,7 +38,7 @@ def describe_run(analysis: Analysis | None) -> str:
     return clean(" · ".join(part for part in parts if part))
 
 
-def describe_ranks(meta: TraceMeta) -> str:
+def describe_ranks(meta: "TraceMeta") -> str:
     """How many ranks a trace has, and on which hosts they ran."""
     hosts = sorted(set(meta.hosts.values()), key=_naturally)
     count = len(meta.ranks)
@@ -44,7 +46,7 @@ def describe_ranks(meta: TraceMeta) -> str:
     return clean(f"{ranks} on {_several(hosts)}" if hosts else ranks)
 
 
-def run_name(analysis: Analysis | None) -> str:
+def run_name(analysis: "Analysis | None") -> str:
     """The file's name, and how many more there are; for the title of the tab, too."""
     return "" if analysis is None else name_of_files(analysis.trace.meta.files)
 
@@ -57,7 +59,7 @@ def name_of_files(files: Sequence[str]) -> str:
     return clean(first if len(files) == 1 else f"{first} and {len(files) - 1} more")
 
 
-def describe_pulse(analysis: Analysis | None, now_unix_ns: int) -> str:
+def describe_pulse(analysis: "Analysis | None", now_unix_ns: int) -> str:
     """How a live run does: steps a second, age of the newest step, ranks that are heard of.
 
     Args:
@@ -77,7 +79,7 @@ def describe_pulse(analysis: Analysis | None, now_unix_ns: int) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _heard_of(analysis: Analysis) -> int:
+def _heard_of(analysis: "Analysis") -> int:
     """Ranks with an event in the last seconds of what has been recorded."""
     spans = analysis.trace.spans
     last = (spans["start_ns"] + spans["dur_ns"]).groupby(spans["rank"]).max()
@@ -94,7 +96,7 @@ def _several(names: list[str]) -> str:
     return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more hosts"
 
 
-def _length(analysis: Analysis) -> str:
+def _length(analysis: "Analysis") -> str:
     last_ns, steps = analysis.facts.end_ns, analysis.facts.steps.count
     if not len(analysis.trace.spans):
         return ""

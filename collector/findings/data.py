@@ -161,8 +161,10 @@ def _asked_ns(facts: Facts) -> Floats:
 
     Which of several devices stands still meanwhile, and which waits for that one in a collective, is chance.
     """
-    spans = facts.in_steps(facts.trace.spans)
-    mine = spans[spans["lane_kind"] == str(LaneKind.DATA)].groupby("rank", observed=True)["dur_ns"].sum()
+    spans = facts.trace.spans
+    # Those first: of ten million spans, which are in a step takes a fifth of the analysis.
+    loading = facts.in_steps(spans[spans["lane_kind"] == str(LaneKind.DATA)])
+    mine = loading.groupby("rank", observed=True)["dur_ns"].sum()
     waited: Floats = mine.reindex(list(facts.ranks)).fillna(0).to_numpy(dtype=np.float64) / max(facts.steps.count, 1)
     return waited
 

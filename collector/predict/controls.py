@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...timeline.errors import TlkitError
-from ..facts import Facts
 from ..model.words import milliseconds
-from .what_if import predict
+
+if TYPE_CHECKING:
+    from ..facts import Facts
 
 #: A slider goes from 0 to this, percent of the time as it is; here it changes nothing.
 AS_IT_IS: Final = 100
@@ -61,10 +62,12 @@ def changes_of(percent_by_name: Mapping[str, float], switches: Sequence[str]) ->
     return [*moved, *switches]
 
 
-def predict_in_words(facts: Facts | None, changes: Sequence[str]) -> str:
+def predict_in_words(facts: "Facts | None", changes: Sequence[str]) -> str:
     """A sentence with the step time after all `changes`, or with the reason why it cannot be predicted; None for no run yet."""
     if facts is None or not changes:
         return "Move a slider to see what a step would take."
+    from .what_if import predict  # noqa: PLC0415  the controls are on the screen before it is loaded
+
     try:
         found = predict(facts, changes)
     except TlkitError as error:

@@ -1,14 +1,15 @@
 """Answers travel compressed: brotli where the browser takes it, else gzip.
 
-Files that never change (scripts, styles) are compressed once and kept; what is made anew is compressed quickly.
+Files that never change (scripts, styles) are compressed once and kept; what is made anew is compressed quickly.  Arrow brings
+brotli, and takes longer to load than gzip takes for all of a first page: until something else has loaded it there is gzip.
 """
 
 import gzip
 import re
+import sys
 import threading
-from typing import Final
+from typing import Any, Final
 
-import pyarrow as pa
 from flask import Flask, Response, request
 
 #: Shorter answers gain nothing.
@@ -86,13 +87,20 @@ def choose_encoding(accepted: str) -> str | None:
             quality[name.strip()] = float(value)
         except ValueError:
             quality[name.strip()] = 0.0
-    possible = ("br", "gzip") if pa.Codec.is_available("brotli") else ("gzip",)
+    possible = ("br", "gzip") if _brotli() is not None else ("gzip",)
     return next((name for name in possible if quality.get(name, 0.0) > 0), None)
 
 
+def _brotli() -> Any:
+    """What makes codecs, once Arrow has been loaded; None before, and where it was built without brotli."""
+    # Another thread may be just loading it.
+    codec = getattr(sys.modules.get("pyarrow"), "Codec", None)
+    return codec if codec is not None and codec.is_available("brotli") else None
+
+
 def _compress(content: bytes, encoding: str, level: int) -> bytes:
-    if encoding == "br":
-        compressed: bytes = pa.Codec("brotli", compression_level=level).compress(content, asbytes=True)
+    if encoding == "br" and (codec := _brotli()) is not None:
+        compressed: bytes = codec("brotli", compression_level=level).compress(content, asbytes=True)
         return compressed
     return gzip.compress(content, _GZIP_LEVEL, mtime=0)
 

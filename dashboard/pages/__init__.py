@@ -2,20 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...collector.analysis import Analysis
-from ...collector.reports.summary import Summary
 from ..source import Source
+
+if TYPE_CHECKING:
+    from ...collector.analysis import Analysis
+    from ...collector.reports.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """What a page is asked to show."""
 
-    analysis: Analysis
+    analysis: "Analysis"
     source: Source
-    summary: Summary
+    summary: "Summary"
     """Every number of a page that a report shows, too, comes from here."""
     theme: str = "light"
     query: dict[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from dash import dcc, html
 
 from ...collector.findings import Finding
 from ...collector.model.words import milliseconds
-from ...collector.predict.controls import AS_IT_IS, SLIDERS, SWITCHES
+from ...collector.predict.controls import AS_IT_IS, SLIDERS, SWITCHES, predict_in_words
 from ...collector.reports import figures, figures_ranks
 from ...collector.reports.summary import CODE_TITLE, describe_steps, title_of
 from ...timeline.commands.arguments import clean
@@ -203,7 +203,8 @@ def what_if() -> Any:
         className="switches",
         **kept,
     )
-    answer = html.P(id="what-if-answer", className="gain", role="status")
+    # With what it says at first: a page that comes by itself once its run has been opened has nobody ask for it.
+    answer = html.P(predict_in_words(None, ()), id="what-if-answer", className="gain", role="status")
     return html.Section(
         [html.H2("What if"), html.Div(sliders, className="sliders"), switches, answer],
         className="card",

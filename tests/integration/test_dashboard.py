@@ -142,19 +142,22 @@ def test_every_page_shows_what_it_is_for(page: Page, address: str) -> None:
         page.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=wanted)
 
 
+SLOW_RANK = REPOSITORY / "samples" / "traces" / "slow-rank"
 #: A tl-dash that answers before it has opened a small run, and analyses it when a file is there.
 HELD = """
-import sys, time
+import os, sys, time
 from pathlib import Path
+from tlkit.collector import kept
 from tlkit.dashboard import cli
-cli.AT_ONCE_NBYTES, analyze_kept = 0, cli.analyze_kept
+os.environ["TLKIT_CACHE_DIR"] = sys.argv[3]
+cli.AT_ONCE_NBYTES, analyze_kept = 0, kept.analyze_kept
 def held(*paths, on_trace, **options):
     def hold(trace):
         on_trace(trace)
         while not Path(sys.argv[2]).exists():
             time.sleep(0.05)
     return analyze_kept(*paths, on_trace=hold, **options)
-cli.analyze_kept = held
+kept.analyze_kept = held
 sys.exit(cli.main([sys.argv[1], "--port", "0"]))
 """
 
@@ -162,7 +165,7 @@ sys.exit(cli.main([sys.argv[1], "--port", "0"]))
 def test_a_run_shows_what_is_known_while_it_is_opened(page: Page, browser: Browser, tmp_path: Path) -> None:
     """Then its pages come without a reload, each where somebody has gone meanwhile, and nothing is asked for any more."""
     gate = tmp_path / "gate"
-    command = [sys.executable, "-c", HELD, str(REPOSITORY / "samples" / "traces" / "slow-rank"), str(gate)]
+    command = [sys.executable, "-c", HELD, str(SLOW_RANK), str(gate), ""]
     process, url = answering(command)
     second = browser.new_page()
     try:

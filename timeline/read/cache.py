@@ -31,6 +31,7 @@ from ..model.trace import TABLES, Clock, RankClock, Trace, TraceMeta
 from ..vocabulary import Category
 from . import cache_entries
 from .args import FileArgs, Places, PlacesLater
+from .cache_entries import cache_folder
 from .mounts import is_local
 from .source import Source
 
@@ -59,15 +60,6 @@ Piece = list[int]
 """Where something lies in a file: offset, bytes, checksum."""
 
 _log = logging.getLogger("tlkit.timeline")
-
-
-def cache_folder() -> Path | None:
-    """Where traces are kept: TLKIT_CACHE_DIR, else the user's cache folder; None if TLKIT_CACHE_DIR is empty."""
-    chosen = os.environ.get("TLKIT_CACHE_DIR")
-    if chosen is not None:
-        return Path(chosen) if chosen else None
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "tlkit" / "traces"
 
 
 def _digest(path: Path) -> bytes | None:

@@ -20,15 +20,28 @@ DESCRIPTION: Final = "trace.json"
 _KEY: Final = re.compile(r"[0-9a-f]{40}")
 _SCRATCH: Final = ".writing-"
 #: Earlier versions kept Parquet, which nobody reads any more, and which goes as the rest does.
-_OWN_FILES: Final = re.compile(r"trace\.json|[a-z]+[0-9]*\.(?:arrow|parquet)|[0-9a-f]{40}\.analysis(?:\.[0-9]+)?")
-#: How the files end that hold what was made of a trace: their names are digests of all that it depends on.
+_OWN_FILES: Final = re.compile(
+    r"trace\.json|[a-z]+[0-9]*\.(?:arrow|parquet)|[0-9a-f]{40}\.(?:analysis|screen)(?:\.[0-9]+)?"
+)
+#: How the files end that hold what was made of a trace: their names are digests of all that it depends on.  Of an analysis there
+#: may be several of one trace, of all ranks and of some, say; first screens are together in an entry of their own.
 _ANALYSIS: Final = ".analysis"
-#: Of one trace: of all ranks and of some, say.
-_MAX_ANALYSES: Final = 4
+_SCREEN: Final = ".screen"
+_MAX_KEPT: Final = {_ANALYSIS: 4, _SCREEN: 32}
+_SCREENS: Final = hashlib.blake2b(b"first screens", digest_size=20).hexdigest()
 #: An entry that somebody has been writing for longer was given up.
 _WRITING_S: Final = 24 * 3600
 
 _log = logging.getLogger("tlkit.timeline")
+
+
+def cache_folder() -> Path | None:
+    """Where traces are kept: TLKIT_CACHE_DIR, else the user's cache folder; None if TLKIT_CACHE_DIR is empty."""
+    chosen = os.environ.get("TLKIT_CACHE_DIR")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tlkit" / "traces"
 
 
 def create(base: Path) -> Path:
@@ -110,16 +123,7 @@ def add_analysis(folder: Path, name: str, content: bytes) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    scratch = folder / f"{name}{_ANALYSIS}.{os.getpid()}"
-    try:
-        _write(scratch, hashlib.blake2b(content, digest_size=20).digest() + content)
-        scratch.replace(folder / f"{name}{_ANALYSIS}")
-    except OSError:
-        scratch.unlink(missing_ok=True)
-        raise
-    found = sorted(folder.glob(f"*{_ANALYSIS}"), key=lambda path: -path.stat().st_mtime_ns)
-    for path in found[_MAX_ANALYSES:]:
-        path.unlink(missing_ok=True)
+    _add(folder, name, _ANALYSIS, content)
 
 
 def read_analysis(folder: Path, name: str) -> bytes:
@@ -129,7 +133,54 @@ def read_analysis(folder: Path, name: str) -> bytes:
         OSError: it is not there, or cannot be read.
         ValueError: it is not what this user has written.
     """
-    descriptor = os.open(folder / f"{name}{_ANALYSIS}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return _read(folder, f"{name}{_ANALYSIS}")
+
+
+def add_screen(base: Path, name: str, content: bytes) -> None:
+    """Keep the first screen of a run, in an entry of its own for all of them; the newest stay.
+
+    Args:
+        name: as for `add_analysis`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder = base / _SCREENS
+    if not is_own(folder):
+        put_in_place(create(base), folder, {"holds": "first screens"})
+    _add(folder, name, _SCREEN, content)
+
+
+def read_screen(base: Path, name: str) -> bytes:
+    """What `add_screen` has kept.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+        ValueError: it is not what this user has written.
+    """
+    folder = base / _SCREENS
+    if not is_own(folder):
+        raise FileNotFoundError(folder)
+    content = _read(folder, f"{name}{_SCREEN}")
+    os.utime(folder)  # when it was used last
+    return content
+
+
+def _add(folder: Path, name: str, ending: str, content: bytes) -> None:
+    scratch = folder / f"{name}{ending}.{os.getpid()}"
+    try:
+        _write(scratch, hashlib.blake2b(content, digest_size=20).digest() + content)
+        scratch.replace(folder / f"{name}{ending}")
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+    found = sorted(folder.glob(f"*{ending}"), key=lambda path: -path.stat().st_mtime_ns)
+    for path in found[_MAX_KEPT[ending] :]:
+        path.unlink(missing_ok=True)
+
+
+def _read(folder: Path, name: str) -> bytes:
+    descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:
         if os.fstat(descriptor).st_uid != os.geteuid():
             raise ValueError("another user has written it")

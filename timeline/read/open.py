@@ -2,7 +2,6 @@
 
 import gc
 import glob
-import re
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,17 +16,15 @@ from ..model.clocks import align
 from ..model.trace import Trace
 from ..record.flight import why_of
 from . import cache
+from .families import family_of, is_url, visible_files
 from .json_events import args_of, iterate_events
 from .merging import with_profile
 from .nsys_reports import SUFFIX as NSYS_SUFFIX
 from .nsys_reports import as_sqlite
 from .profile_folders import newest_run, without_copies
-from .remote import fetch, is_url
+from .remote import fetch
 from .source import Source
 
-_SHARD = re.compile(
-    r"^(?P<stem>.*?)(?:\.rank(?P<rank>\d+)|\.part(?P<part>\d+)|\.rank\d+\.part\d+)(?P<suffix>(?:\.[^.]*)?(?:\.gz)?)$"
-)
 #: A file of nothing else has just been begun.
 _NOTHING: Final = b" \t\r\n[\0"
 _FIRST_LINES_NBYTES: Final = 2048
@@ -201,7 +198,7 @@ def _known_in(folder: Path) -> list[Path]:
 
 def _files_in(folder: Path) -> list[Path]:
     try:
-        return sorted(child for child in folder.iterdir() if child.is_file() and not child.name.startswith("."))
+        return visible_files(folder)
     except OSError as error:
         raise TraceError(f"cannot read the folder {folder}: {error.strerror}") from error
 
@@ -234,25 +231,9 @@ def _find_format(source: Source) -> Format | None:
 
 def _with_siblings(sources: Sequence[Source]) -> list[Source]:
     """The shards of all ranks, given some of them."""
-    families = set()
-    for source in sources:
-        match = _SHARD.match(source.path.name)
-        if match:
-            families.add((source.path.parent, match["stem"], match["suffix"]))
-        else:
-            stem, dot, suffix = source.path.name.partition(".json")
-            if not dot:
-                stem, suffix = source.path.stem, source.path.suffix
-            families.add((source.path.parent, stem, dot + suffix))
     found = [source.path for source in sources]
-    for folder, stem, suffix in families:
-        endings = {suffix, suffix.removesuffix(".gz"), suffix.removesuffix(".gz") + ".gz"}
-        for child in folder.iterdir():
-            match = _SHARD.match(child.name)
-            is_first = child.name in {stem + ending for ending in endings}
-            is_other = match is not None and match["stem"] == stem and match["suffix"] in endings
-            if (is_first or is_other) and child.is_file() and own_format.sniff(Source(child).head()):
-                found.append(child)
+    for family in {family_of(source.path) for source in sources}:
+        found += [child for child in family.files() if own_format.sniff(Source(child).head())]
     return [Source(path) for path in dict.fromkeys(found)]
 
 

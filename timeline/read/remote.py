@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TraceError, TraceNotFoundError
-from .cache import cache_folder
+from .cache_entries import cache_folder
 
-_URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _TRACE = re.compile(r"\.(json|sqlite|trace)(\.gz|\.zst)?$", re.IGNORECASE)
-
-
-def is_url(text: str) -> bool:
-    """Whether this names something elsewhere; `file://` as well."""
-    return _URL.match(text) is not None
 
 
 def fetch(url: str) -> list[Path]:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-import pyarrow as pa
-
 from ..errors import TraceError, TraceNotFoundError
 
 #: No file may unpack to more than this: a few kilobytes of gzip can claim any size.
@@ -147,6 +145,8 @@ class _Zstd:
     """Unpacks zstd."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        import pyarrow as pa  # noqa: PLC0415  most files are not packed
+
         self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
 
     def unpack(self, file: IO[bytes], most: int) -> bytes | None:

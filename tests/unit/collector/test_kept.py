@@ -160,7 +160,7 @@ def _turned(content: bytes) -> bytes:
 @pytest.mark.parametrize("damage", [_cut, _turned, lambda _: b""])
 def test_damage_is_analysed_anew(run: Path, analysed: list[int], damage: Callable[[bytes], bytes]) -> None:
     analyze_kept(run)
-    (path,) = cache.cache_folder().glob("*/*.analysis")  # type: ignore[union-attr]
+    (path,) = cache_entries.cache_folder().glob("*/*.analysis")  # type: ignore[union-attr]
     path.write_bytes(damage(path.read_bytes()))
     report = said(analyze_kept(run))
 
@@ -190,7 +190,7 @@ def test_a_link_and_a_file_of_somebody_else_are_not_read(
     run: Path, analysed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     analyze_kept(run)
-    (path,) = cache.cache_folder().glob("*/*.analysis")  # type: ignore[union-attr]
+    (path,) = cache_entries.cache_folder().glob("*/*.analysis")  # type: ignore[union-attr]
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     analyze_kept(run)
@@ -207,7 +207,7 @@ def test_few_are_kept_of_one_trace(run: Path, analysed: list[int]) -> None:
     """And they go with their trace."""
     for warm_up in range(6):
         analyze_kept(run, warm_up=warm_up)
-    folder = cache.cache_folder()
+    folder = cache_entries.cache_folder()
     assert folder is not None
     (entry,) = {path.parent for path in folder.glob("*/*.analysis")}
     assert len(list(entry.glob("*.analysis"))) == 4

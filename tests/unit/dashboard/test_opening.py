@@ -9,7 +9,7 @@ import pytest
 from tlkit.collector.analysis import Analysis
 from tlkit.collector.kept import analyze_kept
 from tlkit.dashboard import cli
-from tlkit.dashboard.app import page, pages_of
+from tlkit.dashboard.app import first_screen, page, pages_of
 from tlkit.dashboard.opening import Opening
 from tlkit.dashboard.source import Source
 from tlkit.timeline.errors import TraceError
@@ -93,4 +93,34 @@ def test_who_stops_the_command_does_not_wait_for_the_files() -> None:
     opening.give_up()
 
     assert opening.is_over.wait(60)
+    opening.check()
+
+
+@pytest.mark.parametrize("ask", ["first screen", "another page", "data", "stop"])
+def test_a_run_whose_first_screen_was_kept_is_opened_behind_it(ask: str) -> None:
+    """Not before it has been sent; whoever wants more waits for the run, and whoever stops the command for nothing."""
+    began, analysis = threading.Event(), analyze_kept(SAMPLE)
+    opening = Opening()
+    source = Source(None, opening=opening, first=first_screen(Source(analysis)))
+
+    def read() -> Analysis:
+        began.set()
+        opening.update(1, 1)
+        return analysis
+
+    opening.start(read, source.replace, patience_s=3600)
+    assert not began.is_set()
+    if ask == "first screen":
+        assert "in forward" in shown(source)
+        assert began.wait(60)
+    elif ask == "another page":
+        source.wait()
+        assert "Every step, by part" in shown(source, "steps")
+    elif ask == "data":
+        assert source.run().analysis.facts.ranks == (0, 1)
+    else:
+        opening.give_up()
+    opening.wait(60)
+
+    assert (source.analysis is None) == (ask == "stop")
     opening.check()

@@ -360,7 +360,7 @@ def test_nothing_is_kept_where_nothing_can_be(
     open_trace(large)
     assert "is not kept" in caplog.text
     monkeypatch.setenv("TLKIT_CACHE_DIR", "")
-    assert cache.cache_folder() is None
+    assert cache_entries.cache_folder() is None
     open_trace(large)
 
 
