@@ -26,6 +26,9 @@ MAX_STRETCHES: Final = 100
 MIN_CERTAIN: Final = 0.02
 #: Steps that are longer by less than this share of a step come and go with what else is on the host.
 SMALL_EXCESS: Final = 1 / 3
+#: So many times as long are all steps from one on.
+SHIFT: Final = 1.25
+SHIFT_STRETCHES: Final = 20
 #: A trend that is so many deviations of what chance makes is none of it.
 CLEAR_TREND: Final = 3.5
 #: Steps before the analysed ones beside those: what grew in them is told as well up to so many.
@@ -65,6 +68,9 @@ class Lapses:
             return []
         # What all ranks have in common: waiting for one of them is that one's own.
         shared = _in_common(facts, np.sum([facts.worked(part).min(axis=0) for part in PARTS], axis=0))
+        first = level_shift(shared)
+        if first:
+            return _since(facts, shared, first)
         excess = after_warm_up(find_lapses(shared, facts.mean_step_ns))
         if not excess.any():
             return _of_growth(facts)
@@ -73,6 +79,45 @@ class Lapses:
         if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess, outcome):
             return []
         return [_describe(facts, excess, pattern, outcome)]
+
+
+def _since(facts: Facts, shared: np.ndarray, first: int) -> list[Finding]:
+    """What all steps from one on take longer than those before it."""
+    excess = np.maximum(shared - float(np.median(shared[:first])), 0.0)
+    excess[:first] = 0.0
+    outcome = _without(facts, excess > 0)
+    if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess, outcome):
+        return []
+    numbers = facts.steps.numbers[first:]
+    evidence = {"steps_ratio": round(len(numbers) / len(shared), 3), "steps": numbers[:20].tolist()}
+    pattern = Pattern(kind="window", words=f"since step {numbers[0]}", evidence=evidence)
+    return [_describe(facts, excess, pattern, outcome)]
+
+
+def level_shift(values: np.ndarray) -> int:
+    """The first step of those that are all longer, where a run was quicker at its beginning; 0 if it was not.
+
+    A beginning of a twentieth to a half of the run: if it is longer than the rest, that is a stretch that is quicker.
+
+    Args:
+        values: float[step].
+
+    >>> level_shift(np.repeat([5.0, 9.0], [20, 80])), level_shift(np.repeat([9.0, 5.0], [20, 80]))
+    (20, 0)
+    """
+    if len(values) < SHIFT_STRETCHES * 2:
+        return 0
+    stretches = np.array_split(np.arange(len(values)), SHIFT_STRETCHES)
+    level = np.array([np.median(values[stretch]) for stretch in stretches])
+    for count in range(SHIFT_STRETCHES // 2, 0, -1):
+        begins = int(stretches[count][0])
+        if begins < MIN_STEPS:
+            break
+        before, after = float(level[:count].max()), float(np.quantile(level[count:], 0.1))
+        if before * SHIFT < after:
+            near = slice(int(stretches[count - 1][0]), int(stretches[count][-1]) + 1)
+            return near.start + int(np.argmax(values[near] > (before + after) / 2))
+    return 0
 
 
 def _of_growth(facts: Facts) -> list[Finding]:

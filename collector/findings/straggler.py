@@ -17,6 +17,7 @@ from ..predict.change import Change
 from ..predict.straggling import find_stragglers, longer_ns
 from .base import WORTH_RATIO, Finding, promise
 from .root_cause import UNKNOWN, root_cause
+from .starved_rank import starved_rank
 from .transport import lacks_cores, others_take_cores, within_time_slice
 from .uneven import of_even_batches
 
@@ -80,7 +81,8 @@ class SlowRanks:
             named.update(excess.rows)
             change &= without
             saved_ns = facts.outcome(change).mean_saved_ns
-        return found
+        starved = None if found else starved_rank(facts)
+        return found if starved is None else [starved]
 
 
 def next_slow_ranks(facts: Facts, change: Change, saved_ns: float, named: set[int]) -> Finding | None:

@@ -805,3 +805,15 @@ def test_a_short_run_that_begins_slowly_has_no_slow_stretch(first: int, is_told:
     found = {finding.cause for finding in analyze(make_trace(steps)).findings}
 
     assert ("slow-stretch" in found) == is_told
+
+
+def test_a_run_that_was_quicker_at_its_beginning_is_slower_since() -> None:
+    """Denormal numbers since step 15: most steps are slow, so that the usual one is."""
+    steps = uniform(2, 100, HEALTHY)
+    for own in steps:
+        own[15:] = [[*step, ("forward", 60.0)] for step in own[15:]]
+    analysis = analyze(make_trace(jittered(steps)))
+
+    assert (analysis.verdict.class_, analysis.verdict.cause) == ("compute", "slow-stretch")
+    assert "since step 15 on all ranks, most of it in forward" in analysis.verdict.sentence
+    assert analysis.verdict.predicted_gain == pytest.approx(0.85 * 60 / (analysis.facts.mean_step_ns / MS), abs=0.04)

@@ -194,3 +194,51 @@ def test_workers_that_have_the_cores_are_not_to_be_more() -> None:
     assert alone.remedy.startswith("Raise DataLoader(num_workers=1)")
     assert slow.predicted_gain > alone.predicted_gain + 0.1
     assert "starved-of-cores" not in {step.finding.cause for step in crowded.plan}
+
+
+def one_rank_starved(waits_ms: Callable[[int, int], float], share: float = 0.1) -> Analysis:
+    """Rank and step tell what a rank waits for cores in forward; other processes have a share of the host's."""
+    steps = jittered(uniform(2, 64, HEALTHY))
+    for rank, own in enumerate(steps):
+        steps[rank] = [[*step, ("forward", waits_ms(rank, number))] for number, step in enumerate(own)]
+    counters: dict[tuple[str, int], Callable[[dict[str, float]], float]] = {}
+    for rank in range(2):
+        waited = [waits_ms(rank, number) for number in range(64)]
+        ran = [_sum(step, "forward") - late for step, late in zip(steps[rank], waited, strict=True)]
+        counters["forward cpu_ns", rank] = _in_order(ran)
+        counters["forward starved_ns", rank] = _in_order(waited)
+    trace = metered(steps, make_trace(steps), counters)
+    told = [(0, "host cpu %", 90.0), (0, "host cores", 2.0), (0, "process cpu %", 90.0 - 200 * share)]
+    told.append((1, "process cpu %", 90.0))
+    rows = [
+        (rank, name, int(row.end_ns) - 1, value)
+        for row in rows_of(trace)
+        for rank, name, value in told
+        if row.rank == rank
+    ]
+    more = dict(zip(COUNTER_COLUMNS, zip(*rows, strict=True), strict=True))
+    counted = {name: [*trace.counters[name], *more[name]] for name in more}
+    return analyze(replace(trace, counters=make_table(COUNTER_COLUMNS, counted)))
+
+
+def by_slices(rank: int, step: int) -> float:
+    """Another process on rank 1's core since step 24: in some steps it has it for long, in others not at all."""
+    return (0.0, 35.0, 5.0)[step % 3] if rank == 1 and step >= 24 else 0.3
+
+
+def test_a_rank_whose_core_something_else_has_is_named() -> None:
+    """With the steps; what it loses in each of them is no more than a time slice, which by itself is chance."""
+    found = one_rank_starved(by_slices).findings
+    (slow,) = (one for one in found if one.class_ == "straggler")
+
+    assert (slow.cause, slow.ranks) in {("starved-rank", (1,)), ("periodic-slow-forward", (1,))}
+    assert slow.evidence["root_cause"]["is"] == "starved-of-cores"
+
+
+def test_where_others_have_much_of_the_host_it_is_chance_which_rank_waits() -> None:
+    """And with both ranks waiting by turns it is nobody's."""
+    busy = one_rank_starved(by_slices, share=0.4)
+    in_turn = one_rank_starved(lambda rank, step: 12.0 if (step // 8) % 2 == rank else 0.3)
+
+    for analysis in (busy, in_turn):
+        assert "starved-rank" not in {one.cause for one in analysis.findings}

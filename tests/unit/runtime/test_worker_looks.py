@@ -120,7 +120,9 @@ def test_code_between_waits_is_seen() -> None:
     thread.join()
 
     assert seen.total() >= 40
-    assert seen[3] + seen[4] > 0.8 * seen.total()
+    assert seen[3] + seen[4] > seen.total() / 2, (
+        "a third, where a thread has to wait until the other gives its lock back"
+    )
 
 
 @looks
