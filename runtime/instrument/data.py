@@ -15,7 +15,16 @@ from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch as fetchers
 
 from ...timeline.record import recorder
-from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORKER_START, Category, LaneKind
+from ...timeline.vocabulary import (
+    COLLATE,
+    DATA_FETCH,
+    DATA_WAIT,
+    DATASET,
+    EPOCH_START,
+    WORKER_START,
+    Category,
+    LaneKind,
+)
 from .code import training
 from .code.workers import WorkerLooks
 from .patching import Patches
@@ -63,6 +72,7 @@ def install() -> None:
     """Record data loading of this process and of the workers that it will start."""
     _wrap_next()
     _wrap_worker_start()
+    _wrap_epoch_start()
     _wrap_fetchers()
 
 
@@ -128,6 +138,21 @@ def _wrap_worker_start() -> None:
         RankEnd(reader)
 
     _patches.replace(iterator_class, "__init__", recorded_init)
+
+
+def _wrap_epoch_start() -> None:
+    iterator_class: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001  its workers may stay
+    original = iterator_class._reset  # noqa: SLF001
+
+    def recorded_reset(self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002  as the loader calls it
+        if first_iter or not recorder.is_on() or not recorder.is_training_thread():
+            original(self, loader, first_iter)
+            return
+        tracker.touch()
+        with recorder.span(Category.DATA, EPOCH_START, LaneKind.DATA, workers=loader.num_workers):
+            original(self, loader, first_iter)
+
+    _patches.replace(iterator_class, "_reset", recorded_reset)
 
 
 def _wrap_fetchers() -> None:

@@ -675,3 +675,33 @@ dist.all_reduce(torch.ones(3), async_op=True)
     run_ranks(1, script, {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"})
 
     assert list(open_trace(tmp_path / "t.json").collectives["kind"]) == ["allreduce"]
+
+
+def test_the_beginning_of_an_epoch_is_loading(tmp_path: Path) -> None:
+    """Workers stay, and the sampler draws before the first batch is asked for."""
+    script = """
+import tlkit
+
+class Slow(torch.utils.data.SequentialSampler):
+    def __iter__(self):
+        time.sleep(0.05)
+        return super().__iter__()
+
+tlkit.instrument()
+rows = torch.utils.data.TensorDataset(torch.randn(32, 8))
+loader = torch.utils.data.DataLoader(rows, 8, sampler=Slow(rows), num_workers=1, persistent_workers=True)
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(3):
+    for (x,) in loader:
+        net(x).sum().backward()
+        optimizer.step()
+"""
+    run_ranks(1, script, {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"})
+    trace = open_trace(tmp_path / "t.json")
+    trace.check()
+    begun = trace.spans[trace.spans["name"] == "EPOCH_START"]
+
+    assert set(begun["category"]) == {"data"}
+    assert len(begun) == 2, "the first epoch starts the workers"
+    assert (begun["dur_ns"] >= 50_000_000).all()

@@ -11,6 +11,7 @@ from ..vocabulary import (
     DATA_FETCH,
     DATA_WAIT,
     DATASET,
+    EPOCH_START,
     FORWARD,
     H2D_COPY,
     MEMCPY_IN,
@@ -32,7 +33,9 @@ _OURS: Final = {
     CHECKPOINT: (LaneKind.COMPUTE, Category.CHECKPOINT),
     H2D_COPY: (LaneKind.COMPUTE, Category.H2D),
     SYNCHRONIZE: (LaneKind.COMPUTE, Category.OTHER),
-    **dict.fromkeys((DATA_WAIT, WORKER_START, DATA_FETCH, DATASET, COLLATE), (LaneKind.DATA, Category.DATA)),
+    **dict.fromkeys(
+        (DATA_WAIT, WORKER_START, EPOCH_START, DATA_FETCH, DATASET, COLLATE), (LaneKind.DATA, Category.DATA)
+    ),
 }
 CAPITALS: Final = frozenset(name.upper() for name in COLLECTIVE_KINDS)
 _OPERATION: Final = re.compile(r"(?:SHM|GLOO|MPI|NCCL)_[A-Z]+$")
