@@ -18,6 +18,7 @@ from .costly_settings import CostlySettings
 from .data import SlowLoader, WorkerStartUp
 from .device import ExposedOnDevice, IdleDevice, SlowCopies
 from .device_trouble import AllocatorRetries, DeviceErrors
+from .epoch_start import EpochStart
 from .every_pass import ReducedInEveryPass
 from .gradients import BucketCopies, OversizeGradient
 from .host import Checkpoints, HostCode
@@ -40,6 +41,7 @@ from .uneven import UnevenBatches
 RULES: tuple[Rule, ...] = (
     SlowLoader(),
     WorkerStartUp(),
+    EpochStart(),
     SlowRanks(),
     UnevenBatches(),
     SlowLink(),

@@ -18,7 +18,7 @@ from tlkit.collector.model.pattern import find_pattern
 from tlkit.collector.predict.change import Change
 from tlkit.timeline.errors import UsageError
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, SPAN_COLUMNS, TENSOR_COLUMNS, Trace, make_table
-from tlkit.timeline.vocabulary import GARBAGE_COLLECTION, WORKER_START, Category
+from tlkit.timeline.vocabulary import EPOCH_START, GARBAGE_COLLECTION, WORKER_START, Category
 
 from .test_diagnosis import HEALTHY, changed, jittered
 
@@ -284,6 +284,21 @@ def test_workers_that_start_anew_are_named() -> None:
 
     assert (verdict.class_, verdict.cause) == ("data", "worker-start-up")
     assert "persistent_workers" in verdict.remedy
+
+
+def test_epochs_that_take_long_to_begin_with_are_named() -> None:
+    """Every tenth step begins with 100 ms of the sampler's; the loader that keeps up is not told instead."""
+    steps = changed(2, 40, [0, 1], every=10, data=100)
+    trace = make_trace(steps)
+    starts = [
+        (int(row.rank), "data loading", "data loading", "data", EPOCH_START, int(row.start_ns) + 1, 95 * MS)
+        for row in rows_of(trace)
+        if row.step % 10 == 0
+    ]
+    analysis = analyze(with_spans(trace, starts))
+
+    assert (analysis.verdict.class_, analysis.verdict.cause, analysis.verdict.ranks) == ("data", "epoch-start", (0, 1))
+    assert analysis.verdict.predicted_gain == pytest.approx(9.5 * MS / analysis.facts.mean_step_ns, abs=0.02)
 
 
 def test_what_is_slow_in_all_but_a_few_steps_does_not_become_slower() -> None:
