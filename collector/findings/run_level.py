@@ -29,6 +29,7 @@ SMALL_EXCESS: Final = 1 / 3
 #: So many times as long are all steps from one on.
 SHIFT: Final = 1.25
 SHIFT_STRETCHES: Final = 20
+SINCE: Final = "since"
 #: A trend that is so many deviations of what chance makes is none of it.
 CLEAR_TREND: Final = 3.5
 #: Steps before the analysed ones beside those: what grew in them is told as well up to so many.
@@ -90,14 +91,15 @@ def _since(facts: Facts, shared: np.ndarray, first: int) -> list[Finding]:
         return []
     numbers = facts.steps.numbers[first:]
     evidence = {"steps_ratio": round(len(numbers) / len(shared), 3), "steps": numbers[:20].tolist()}
-    pattern = Pattern(kind="window", words=f"since step {numbers[0]}", evidence=evidence)
+    pattern = Pattern(kind="window", words=f"{SINCE} step {numbers[0]}", evidence=evidence)
     return [_describe(facts, excess, pattern, outcome)]
 
 
 def level_shift(values: np.ndarray) -> int:
     """The first step of those that are all longer, where a run was quicker at its beginning; 0 if it was not.
 
-    A beginning of a twentieth to a half of the run: if it is longer than the rest, that is a stretch that is quicker.
+    A beginning of a twentieth to a half of the run: if it is longer than the rest, that is a stretch that is quicker.  What goes
+    on growing is none.
 
     Args:
         values: float[step].
@@ -114,7 +116,7 @@ def level_shift(values: np.ndarray) -> int:
         if begins < MIN_STEPS:
             break
         before, after = float(level[:count].max()), float(np.quantile(level[count:], 0.1))
-        if before * SHIFT < after:
+        if before * SHIFT < after and not clearly_grows(level[count:]):
             near = slice(int(stretches[count - 1][0]), int(stretches[count][-1]) + 1)
             return near.start + int(np.argmax(values[near] > (before + after) / 2))
     return 0
@@ -259,6 +261,11 @@ def remedy_of(pattern: Pattern) -> str:
             "Look for what piles up: hooks or callbacks that are registered again and again, a list of losses that keeps graphs "
             "alive, growing inputs, a cache or a log file, memory that is swapped, a device that becomes hot (nvidia-smi -q -d "
             "PERFORMANCE)."
+        )
+    if pattern.words.startswith(SINCE):
+        return (
+            "Look for what changed at that step: the size of the input, layers that are trained since, numbers that have become "
+            "denormal (torch.set_flush_denormal(True)), a clock that was lowered, something else on the hosts."
         )
     return (
         f"Look at what happens {_words(pattern)}: evaluation, logging, checkpoints, a new shard of data, garbage collection, "

@@ -298,7 +298,8 @@ def test_epochs_that_take_long_to_begin_with_are_named() -> None:
     analysis = analyze(with_spans(trace, starts))
 
     assert (analysis.verdict.class_, analysis.verdict.cause, analysis.verdict.ranks) == ("data", "epoch-start", (0, 1))
-    assert analysis.verdict.predicted_gain == pytest.approx(9.5 * MS / analysis.facts.mean_step_ns, abs=0.02)
+    # The first of the four is in a step that is left out as warm-up.
+    assert analysis.verdict.predicted_gain == pytest.approx(3 / 39 * 95 * MS / analysis.facts.mean_step_ns, abs=0.01)
 
 
 def test_what_is_slow_in_all_but_a_few_steps_does_not_become_slower() -> None:
@@ -343,7 +344,7 @@ def test_steps_that_become_slower_are_a_trend_and_a_single_bump_is_none() -> Non
     assert not [f for f in analyze(make_trace(bumped)).findings if f.cause == "slowing-down"]
 
 
-@pytest.mark.parametrize(("larger", "expected"), [(1.0, {"slowing-down"}), (1.8, set())])
+@pytest.mark.parametrize(("larger", "expected"), [(1.0, {"slow-stretch"}), (1.8, set())])
 def test_steps_with_larger_inputs_are_not_slow(larger: float, expected: set[str]) -> None:
     """All ranks take 1.6 times as long in the second half of the run: with the same input, and with larger images."""
     slow = HEALTHY | {"forward": 1.6 * HEALTHY["forward"], "backward": 1.6 * HEALTHY["backward"]}
