@@ -278,7 +278,7 @@ MORE_STRANGERS = (
 # A third author's, who knew none of the rules.
 THIRD_STRANGERS = (
     _stranger("the echo of a room", "echo_tail", "compute", ("slow-stretch",), TWO),
-    _stranger("captions", "captions_clipped", "communication"),
+    _stranger("captions", "captions_clipped", "communication", ("reduced-again",)),
     _stranger("heartbeats", "heartbeats", "compute", ("starved-of-cores",), TWO),
     _stranger("seismic phases", "seismic_phases", "compute", ("host-code-in-model",), TWO),
     _stranger("bird songs", "bird_songs", "data", (), TWO),

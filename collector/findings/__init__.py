@@ -33,6 +33,7 @@ from .pipeline import Pipeline
 from .places import CodeInBackward
 from .python_loops import PythonLoops
 from .recomputation import Recomputation
+from .reduced_again import ReducedAgain
 from .run_level import Lapses
 from .straggler import SlowRanks
 from .transport import SlowLink, WrongBackend
@@ -51,6 +52,7 @@ RULES: tuple[Rule, ...] = (
     LateGradients(),
     BucketCopies(),
     ReducedInEveryPass(),
+    ReducedAgain(),
     BlockingCalls(),
     Pipeline(),
     ExposedCommunication(),

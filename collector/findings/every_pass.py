@@ -70,7 +70,7 @@ def _early_passes(facts: Facts) -> tuple[np.ndarray, int] | None:
     """Operations of all passes but a step's last, bool[operation], and how many passes a step has; None if that is not so."""
     assert facts.graph is not None
     operations = facts.graph.operations
-    passes = _starts(facts, 0, "name", BACKWARD)
+    passes = starts_of(facts, 0, "name", BACKWARD)
     starts, ends = facts.steps.start_ns[0], facts.steps.end_ns[0]
     before = np.searchsorted(passes, starts, side="left")
     per_step = np.searchsorted(passes, ends, side="left") - before
@@ -98,11 +98,11 @@ def _early_passes(facts: Facts) -> tuple[np.ndarray, int] | None:
 
 def _is_updated_between(facts: Facts, passes: Rows) -> bool:
     """Whether an optimizer works after most passes of rank 0: one that evaluates the model again (L-BFGS), or several."""
-    updates = np.searchsorted(_starts(facts, 0, "category", str(Category.OPTIMIZER)), passes)
+    updates = np.searchsorted(starts_of(facts, 0, "category", str(Category.OPTIMIZER)), passes)
     return bool((np.diff(updates) > 0).mean() >= NEARLY_ALL) if len(passes) > 1 else False
 
 
-def _starts(facts: Facts, row: int, column: str, value: str) -> Rows:
+def starts_of(facts: Facts, row: int, column: str, value: str) -> Rows:
     """When spans of the training thread of a rank begin that have a value in a column, in order (ns)."""
     spans = facts.trace.spans
     mine = (
