@@ -49,6 +49,8 @@ def with_places(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _with_place(facts: Facts, finding: Finding) -> Finding:
+    if "code" in finding.evidence:  # it was found by its line
+        return finding
     if finding.cause == "interpreter-lock" or _root_cause(finding) == "held-by-another-thread":
         return _with_threads_place(facts, finding)
     part = _part(finding)
