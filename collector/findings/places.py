@@ -75,12 +75,22 @@ def _with_place(facts: Facts, finding: Finding) -> Finding:
     if place is None:
         return finding
     much = "Most" if place.share >= _MOST else "Much"
-    inside = f" (inside {place.library})" if place.library else ""
     more_often = _more_often(place) if earlier is not None else ""
+    return _named(finding, place, f"{much} of it is", more_often)
+
+
+def _named(finding: Finding, place: Place, what: str, besides: str = "") -> Finding:
+    """The finding with a place; who is told it need not look for it.
+
+    Args:
+        what: is there: "Most of it is".
+        besides: another sentence, after a space.
+    """
+    inside = f" (inside {place.library})" if place.library else ""
     return replace(
         finding,
-        sentence=f"{finding.sentence} {much} of it is at {place.where}{inside}.{more_often}",
-        remedy=finding.remedy.replace(SHOWS_LINE, ""),
+        sentence=f"{finding.sentence} {what} at {place.where}{inside}.{besides}",
+        remedy=finding.remedy.replace(SHOWS_LINE, "").replace(FIND_THREAD, ""),
         evidence={**finding.evidence, "code": described(place)},
     )
 
@@ -98,28 +108,13 @@ def _more_often(place: Place) -> str:
 def _with_workers_place(facts: Facts, finding: Finding) -> Finding:
     rows = [row for row, rank in enumerate(facts.ranks) if rank in finding.ranks]
     place = None if facts.worker_code is None else facts.worker_code.hottest(_DATA, rows)
-    if place is None:
-        return finding
-    inside = f" (inside {place.library})" if place.library else ""
-    return replace(
-        finding,
-        sentence=f"{finding.sentence} Its workers spend {place.share:.0%} of their time at {place.where}{inside}.",
-        evidence={**finding.evidence, "code": described(place)},
-    )
+    return finding if place is None else _named(finding, place, f"Its workers spend {place.share:.0%} of their time")
 
 
 def _with_threads_place(facts: Facts, finding: Finding) -> Finding:
     rows = [row for row, rank in enumerate(facts.ranks) if rank in finding.ranks]
     place = None if facts.thread_code is None else facts.thread_code.hottest(str(Category.OTHER), rows)
-    if place is None:
-        return finding
-    inside = f" (inside {place.library})" if place.library else ""
-    return replace(
-        finding,
-        sentence=f"{finding.sentence} {place.share:.0%} of what such threads run is at {place.where}{inside}.",
-        remedy=finding.remedy.replace(FIND_THREAD, ""),
-        evidence={**finding.evidence, "code": described(place)},
-    )
+    return finding if place is None else _named(finding, place, f"{place.share:.0%} of what such threads run is")
 
 
 def _root_cause(finding: Finding) -> str:

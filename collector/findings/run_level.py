@@ -70,8 +70,9 @@ class Lapses:
         # What all ranks have in common: waiting for one of them is that one's own.
         shared = _in_common(facts, np.sum([facts.worked(part).min(axis=0) for part in PARTS], axis=0))
         first = level_shift(shared)
-        if first:
-            return _since(facts, shared, first)
+        since = _since(facts, shared, first) if first else []
+        if since:
+            return since
         excess = after_warm_up(find_lapses(shared, facts.mean_step_ns))
         if not excess.any():
             return _of_growth(facts)
