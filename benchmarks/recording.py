@@ -12,6 +12,9 @@ is the floor: what a step costs in the quietest tenth of the blocks, on against 
 true value 95 times of 100, from drawing as many pairs again: a ratio is proven where the whole interval is below it.  One
 rank alone waits for nobody; of two the time for which they look for each other's bytes is counted, too.
 
+Every block that is recorded is a recording of its own, and at the beginning of each the code is looked at six times as often as
+later.  `--settled` leaves that out: it shows what a recording costs that has been on for longer than a quarter of a minute.
+
 Where a share is smaller than what this resolves, `--model bare` has a step that is next to nothing but what is done once a step:
 what is added to it in microseconds is added to the same rank's step of any model, as long as single tensors are not recorded.
 """
@@ -130,12 +133,15 @@ def floor_added_us(table: np.ndarray) -> float:
     return 1e6 * float(on - off)
 
 
-def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:
+def rank_main(name: str, pairs: int, steps: int, folder: str, *, is_settled: bool) -> None:
     """One rank: blocks of steps with the timeline off and on in turn; rank 0 prints the times."""
     import torch  # noqa: PLC0415
 
     import tlkit.runtime.torch as hvd  # noqa: PLC0415
+    from tlkit.runtime.instrument.code import ticker  # noqa: PLC0415
 
+    if is_settled:
+        ticker.OFTEN_COUNT = 0  # type: ignore[misc]  # of every recording, not only after a while
     hvd.init()
     torch.set_num_threads(1)
     model, data = build(name)
@@ -174,10 +180,11 @@ def rank_main(name: str, pairs: int, steps: int, folder: str) -> None:
         print("RESULT " + json.dumps({"times": times, "tensors": len(list(model.parameters()))}), flush=True)
 
 
-def measure(name: str, pairs: int, steps: int, ranks: int, level: str) -> dict[str, Any]:
+def measure(name: str, pairs: int, steps: int, ranks: int, level: str, *, is_settled: bool) -> dict[str, Any]:
     """Run the job for one model and sum it up."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["--rank", "--model", name, "--pairs", str(pairs), "--steps", str(steps), "--folder", folder]
+        arguments += ["--settled"] if is_settled else []
         launcher = [sys.executable, "-m", "tlkit.runtime.launch.cli", "-np", str(ranks)]
         environment = {**os.environ, "HOROVOD_TIMELINE": "DYNAMIC", "PYTHONPATH": str(REPOSITORY)}
         done = subprocess.run(
@@ -226,16 +233,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="steps in a block (default 20)")
     parser.add_argument("--ranks", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--level", choices=("all", "steps"), default="all", help="steps: HOROVOD_TIMELINE_LEVEL=steps")
+    parser.add_argument("--settled", action="store_true", help="look at the code as seldom as after a while")
     parser.add_argument("--threads", action="store_true", help="print what is added to which thread")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
-        rank_main(arguments.model, arguments.pairs, arguments.steps, arguments.folder)
+        rank_main(arguments.model, arguments.pairs, arguments.steps, arguments.folder, is_settled=arguments.settled)
         return
     models = [arguments.model] if arguments.model else list(MODELS)
-    rows = [measure(name, arguments.pairs, arguments.steps, arguments.ranks, arguments.level) for name in models]
+    settings = (arguments.pairs, arguments.steps, arguments.ranks, arguments.level)
+    rows = [measure(name, *settings, is_settled=arguments.settled) for name in models]
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return

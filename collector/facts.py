@@ -13,7 +13,7 @@ from .model.breakdown import IDLE, Breakdown
 from .model.code import CodeLooks
 from .model.code_looks import find_looks, find_thread_looks, find_worker_looks
 from .model.cpu_time import CpuTime
-from .model.crowding import Crowd, find_crowds
+from .model.crowding import Binding, Crowd, find_bindings, find_crowds
 from .model.device import Device, find_device
 from .model.graph import ON_OPERATION, Graph
 from .model.host_load import HostLoad, find_host_load
@@ -95,6 +95,11 @@ class Facts:
     def crowds(self) -> dict[int, Crowd]:
         """The ranks whose operators have more threads than the rank has cores."""
         return find_crowds(self.trace)
+
+    @cached_property
+    def bindings(self) -> list[Binding]:
+        """The ranks that are bound to the same cores, fewer than they are."""
+        return find_bindings(self.trace)
 
     @cached_property
     def code(self) -> CodeLooks | None:

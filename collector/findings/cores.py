@@ -1,6 +1,7 @@
 """Ranks that wait for cores: those that other processes have, or their own threads, of which there are too many."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,11 @@ from .interpreter_lock import busy_threads, of_other_threads
 ORDINARY_STARVED_RATIO: Final = 0.05
 #: What has so much of the cores that others have is told as who has them.
 MOST_OF_IT: Final = 0.6
+_BIND_APART: Final = (
+    "Bind each rank to cores of its own, by its number on the host (local rank), or to none: look for what sets the affinity: "
+    "os.sched_setaffinity in the script, taskset, numactl, mpirun --bind-to, srun --cpu-bind, and a variable for that number which "
+    "this launcher does not set."
+)
 #: Phases whose operators several threads compute.
 _COMPUTED: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
 
@@ -50,10 +56,11 @@ class StarvedOfCores:
                         str(category): round(float(facts.cpu.starved_ns[str(category)].mean())) for category in METERED
                     },
                     "busy_threads": {"ranks": list(own), "mean_ns": round(threads_ns)},
+                    **_binding(facts),
                 },
-                remedy=_look_at_threads(facts, own) + _free_cores(facts),
+                remedy=_BIND_APART if facts.bindings else _look_at_threads(facts, own) + _free_cores(facts),
                 sentence=(
-                    f"In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
+                    f"{_bound(facts)}In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
                     f"{milliseconds(float(total.mean()))} for a core that {_who_has_cores(facts)}, and communication is held "
                     f"up in the same way: {milliseconds(outcome.mean_saved_ns)} of the step together."
                     + _threads(facts, own, threads_ns)
@@ -107,7 +114,24 @@ def loaders_share(facts: Facts) -> float:
     return min(busy / (load.others_ratio or 1.0), 1.0)
 
 
+def _binding(facts: Facts) -> dict[str, Any]:
+    """For the evidence: which ranks are bound to the same cores."""
+    return {"bound_together": [asdict(binding) for binding in facts.bindings]} if facts.bindings else {}
+
+
+def _bound(facts: Facts) -> str:
+    if not facts.bindings:
+        return ""
+    told = facts.bindings[0]
+    cores = (
+        f"core {told.first} alone" if told.cores == 1 else f"the same {told.cores} cores ({told.first} to {told.last})"
+    )
+    return f"{name_ranks(told.ranks, 0)} are bound to {cores}, of {told.host_cores} that the host has. "
+
+
 def _who_has_cores(facts: Facts) -> str:
+    if facts.bindings:
+        return "another of them has"
     return "the data loaders' workers have" if loaders_share(facts) >= MOST_OF_IT else "something else has"
 
 

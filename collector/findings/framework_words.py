@@ -18,6 +18,7 @@ class Advice(StrEnum):
     COPIES_AHEAD = "copies ahead"
     FUSED_UPDATE = "fused update"
     LESS_HOST_CODE = "less host code"
+    BATCHES_AHEAD = "batches ahead"
     SAVE_IN_BACKGROUND = "save in background"
     FEWER_LAUNCHES = "fewer launches"
     INPUT_AHEAD = "input ahead"
@@ -54,6 +55,10 @@ _TORCH: Final = {
     ),
     Advice.LESS_HOST_CODE: (
         "Look at what the loop does besides the model (logging, metrics, .item(), evaluation): do it less often."
+    ),
+    Advice.BATCHES_AHEAD: (
+        "Make batches while the model computes: in a Dataset behind DataLoader(num_workers=…), or, where that waits for files "
+        "or a network rather than computes, by a thread of your own that puts some batches ahead into a queue.Queue."
     ),
     Advice.SAVE_IN_BACKGROUND: "Save less often, or in the background (torch.distributed.checkpoint.async_save).",
     Advice.FEWER_LAUNCHES: (
@@ -132,6 +137,7 @@ _TENSORFLOW: Final = {
         "does here."
     ),
 }
+_TENSORFLOW[Advice.BATCHES_AHEAD] = _TENSORFLOW[Advice.FASTER_LOADER]
 _TENSORFLOW[Advice.SPARSE_GRADIENT] = (
     "tf.nn.embedding_lookup, whose gradient is sparse, with sparse_as_dense=False if few rows change."
 )
@@ -162,6 +168,7 @@ _KERAS: Final = _TENSORFLOW | {
         "Have the host do less for each kernel: compile(jit_compile=True, steps_per_execution=…), larger batches."
     ),
 }
+_KERAS[Advice.BATCHES_AHEAD] = _KERAS[Advice.FASTER_LOADER]
 _KERAS[Advice.SPARSE_GRADIENT] = (
     "keras.layers.Embedding, whose gradient is sparse on TensorFlow, with sparse_as_dense=False if few rows change."
 )
@@ -219,7 +226,7 @@ _JAX[Advice.REDUCE_EARLIER] = (
     "A compiled step hands its gradients over when all are there: reduce them less often (optax.MultiSteps), or give each step "
     "more rows."
 )
-_JAX[Advice.MORE_WORKERS] = _JAX[Advice.FASTER_LOADER]
+_JAX[Advice.MORE_WORKERS] = _JAX[Advice.BATCHES_AHEAD] = _JAX[Advice.FASTER_LOADER]
 _WORDS: Final = {"tensorflow": _TENSORFLOW, "keras": _KERAS, "jax": _JAX}
 
 

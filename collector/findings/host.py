@@ -1,4 +1,4 @@
-"""Time that every rank spends on neither data, nor the model, nor communication."""
+"""Time that every rank spends in the training loop's own code: batches that are made there, and everything else."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,10 +6,11 @@ from typing import Final
 import numpy as np
 
 from ...timeline.vocabulary import Category
-from ..facts import Facts
+from ..facts import Facts, Outcome
+from ..model.arrays import Mask
 from ..model.common import common_to_all
 from ..model.intervals import normalise, subtract, union
-from ..model.pattern import find_pattern
+from ..model.pattern import Pattern, find_pattern
 from ..model.words import milliseconds
 from .base import WORTH_RATIO, Finding, promise
 from .blocked import long_within
@@ -18,6 +19,9 @@ from .framework_words import Advice, advise
 #: The loss, zero_grad and the loop itself are host code, too; this much, as a share of the rest of the step, is ordinary.
 ORDINARY_RATIO: Final = 0.1
 MIN_ORDINARY_RATIO: Final = 0.02
+_OTHER: Final = str(Category.OTHER)
+#: So little of the loop's code is not told from nothing.
+NEARLY: Final = 0.25
 #: Of it in one piece, where a profile shows every operator.
 ORDINARY_HOLE_RATIO: Final = 0.03
 
@@ -26,38 +30,78 @@ class HostCode:
     """Code of the training loop outside everything that is recorded."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """One finding if all ranks have it (one rank alone is a straggler)."""
+        """What all ranks have (one rank alone is a straggler), at most one finding for batches and one for the rest."""
         if facts.replay is None or facts.breakdown.on_device:
             return []
-        host_ns = facts.part(str(Category.OTHER)).astype(float)
+        host_ns = facts.part(_OTHER).astype(float)
         common_ns = _common(facts)
         step_ns = facts.mean_step_ns
         beyond_ns = np.maximum(_beyond_ordinary(common_ns, step_ns), common_to_all(_long_holes(facts)))
-        outcome = facts.outcome(facts.without(str(Category.OTHER), beyond_ns))
-        if outcome.gain < WORTH_RATIO / 2:
-            return []
-        beyond_by_rank = np.maximum(_beyond_ordinary(host_ns, step_ns), _long_holes(facts))
-        pattern = find_pattern(beyond_by_rank.max(axis=0), facts.steps.numbers)
-        return [
-            promise(
-                outcome,
-                class_="compute",
-                cause="host-code",
-                ranks=facts.ranks,
-                confidence=0.6,
-                evidence={"mean_ns": round(float(host_ns.mean())), "pattern": pattern.kind, **pattern.evidence},
-                remedy=advise(facts, Advice.LESS_HOST_CODE),
-                sentence=(
-                    f"Every rank spends {milliseconds(float(host_ns.mean()))} of each {milliseconds(step_ns)} step in code "
-                    "that is neither data loading, nor forward, backward or optimizer."
-                ),
+        of_input = input_share(facts)
+        found = []
+        for of_them, is_input in ((of_input, True), (1 - of_input, False)):
+            outcome = facts.outcome(facts.without(_OTHER, of_them * beyond_ns))
+            if not of_them or outcome.gain < WORTH_RATIO / 2:
+                continue
+            beyond_by_rank = of_them * np.maximum(_beyond_ordinary(host_ns, step_ns), _long_holes(facts))
+            pattern = find_pattern(beyond_by_rank.max(axis=0), facts.steps.numbers)
+            spent_ns = of_them * float(host_ns.mean())
+            found.append(
+                _of_input(facts, outcome, pattern, spent_ns)
+                if is_input
+                else _of_the_rest(facts, outcome, pattern, spent_ns)
             )
-        ]
+        return found
+
+
+def input_share(facts: Facts, rows: Sequence[int] | None = None, steps: Mask | None = None) -> float:
+    """How much of the loop's own code is batches that it makes itself, 0 to 1; nearly all and nearly nothing are all and nothing.
+
+    Args:
+        rows: ranks, by row; None for all.
+        steps: bool[step]; None for all.
+    """
+    if facts.code is None:
+        return 0.0
+    share = float(facts.code.input_ratio(_OTHER, range(len(facts.ranks)) if rows is None else rows, steps).min())
+    return float(np.round(share) if abs(share - np.round(share)) < NEARLY else share)
+
+
+def _of_input(facts: Facts, outcome: Outcome, pattern: Pattern, spent_ns: float) -> Finding:
+    return promise(
+        outcome,
+        class_="data",
+        cause="batches-made-in-loop",
+        ranks=facts.ranks,
+        confidence=0.7,
+        evidence={"part": _OTHER, "mean_ns": round(spent_ns), "pattern": pattern.kind, **pattern.evidence},
+        remedy=advise(facts, Advice.BATCHES_AHEAD),
+        sentence=(
+            f"The training loop of every rank makes its batches itself, and the model waits: {milliseconds(spent_ns)} of each "
+            f"{milliseconds(facts.mean_step_ns)} step."
+        ),
+    )
+
+
+def _of_the_rest(facts: Facts, outcome: Outcome, pattern: Pattern, spent_ns: float) -> Finding:
+    return promise(
+        outcome,
+        class_="compute",
+        cause="host-code",
+        ranks=facts.ranks,
+        confidence=0.6,
+        evidence={"mean_ns": round(spent_ns), "pattern": pattern.kind, **pattern.evidence},
+        remedy=advise(facts, Advice.LESS_HOST_CODE),
+        sentence=(
+            f"Every rank spends {milliseconds(spent_ns)} of each {milliseconds(facts.mean_step_ns)} step in code "
+            "that is neither data loading, nor forward, backward or optimizer."
+        ),
+    )
 
 
 def _common(facts: Facts) -> np.ndarray:
     """What all ranks have, with what they wait for cores in it: that would go as well.  float[rank, step]."""
-    took, worked = facts.part(str(Category.OTHER)).astype(float), facts.worked(str(Category.OTHER))
+    took, worked = facts.part(_OTHER).astype(float), facts.worked(_OTHER)
     share = np.divide(common_to_all(worked), worked, out=np.zeros(took.shape), where=worked > 0)
     common: np.ndarray = took * share
     return common

@@ -19,6 +19,7 @@ _BACKWARD: Final = str(Category.BACKWARD)
 #: Causes that lie in one part of the step, on the ranks that they name.
 _PART_OF: Final = {
     "host-code": str(Category.OTHER),
+    "batches-made-in-loop": str(Category.OTHER),
     "slow-loader": _DATA,
     "slow-loader-on-some-ranks": _DATA,
     "blocked-forward": _FORWARD,
@@ -27,6 +28,8 @@ _PART_OF: Final = {
     "garbage-collection": str(Category.OTHER),
     "checkpoint-stall": str(Category.CHECKPOINT),
 }
+#: Causes that divide that part between them.
+_IS_INPUT: Final = {"batches-made-in-loop": True, "host-code": False}
 #: Code of these runs in any step, and waits for what others do: that it was seen there says nothing of a line.
 _ON_THEIR_OWN: Final = frozenset(
     {"torch", "tlkit", "horovod", "threading", "multiprocessing", "queue", "concurrent", "selectors"}
@@ -70,7 +73,13 @@ def _with_place(facts: Facts, finding: Finding) -> Finding:
         steps = np.arange(facts.steps.count) >= facts.steps.count // 2
         earlier = ~steps
     place = facts.code.hottest(
-        part, rows, steps=steps, beside=beside, beside_steps=earlier, libraries_left_out=_ON_THEIR_OWN
+        part,
+        rows,
+        steps=steps,
+        beside=beside,
+        beside_steps=earlier,
+        libraries_left_out=_ON_THEIR_OWN,
+        is_input=_IS_INPUT.get(finding.cause),
     )
     if place is None:
         return finding

@@ -16,6 +16,7 @@ from ..model.steps import WARM_UP_SHARE
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, promise
+from .host import input_share
 from .transport import SLICES_IN_A_ROW, lacks_cores, within_time_slice
 
 #: Fewer steps than this show neither trend nor rhythm.
@@ -57,6 +58,7 @@ _CAUSES: Final = {
     "sometimes": "outlier-steps",
 }
 _DATA: Final = str(Category.DATA)
+_OTHER: Final = str(Category.OTHER)
 _COMMUNICATION: Final = ("collective", "negotiate", "queue", "fusion")
 
 
@@ -205,7 +207,8 @@ def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outco
         "pattern": pattern.kind,
         **pattern.evidence,
     }
-    class_ = "data" if part == _DATA else "communication" if part in _COMMUNICATION else "compute"
+    is_input = part == _DATA or (part == _OTHER and input_share(facts, steps=hit) > ONE_PART)
+    class_ = "data" if is_input else "communication" if part in _COMMUNICATION else "compute"
     return promise(
         outcome,
         class_="compute" if on_slower_cores else class_,

@@ -74,6 +74,8 @@ class CodeLooks:
     """float64[n], what each stands for."""
     place: Integers
     """int64[n], of `places`."""
+    is_input: Mask
+    """bool[n], whether the loop was making its next batch, outside of any data loader."""
     places: tuple[CodeSpan, ...]
     texts: tuple[str, ...]
     """Of the lines of `places`."""
@@ -91,17 +93,33 @@ class CodeLooks:
         """Of each place."""
         return tuple(place.library for place in self.places)
 
-    def chosen(self, part: str, rows: Sequence[int], steps: Mask | None = None) -> Mask:
-        """Which looks are in a part, on some ranks, in some steps: bool[n]."""
+    def chosen(
+        self, part: str, rows: Sequence[int], steps: Mask | None = None, *, is_input: bool | None = None
+    ) -> Mask:
+        """Which looks are in a part, on some ranks, in some steps, and at the making of batches or not: bool[n]."""
         wanted: Mask = (self.part == PARTS.index(part)) & np.isin(self.row, rows)
+        if is_input is not None:
+            wanted &= self.is_input == is_input
         return wanted if steps is None else wanted & steps[self.step]
 
     def spent(self, chosen: Mask, part: str, rows: Sequence[int], steps: Mask | None = None) -> Floats:
-        """The mean of a step that each place has of a part, of ranks and steps: float[place], ns."""
+        """The mean of a step that each place has of a part, of ranks and steps: float[place], ns; of the chosen looks alone."""
         took = self.part_ns[part][list(rows)]
         mean_ns = float((took if steps is None else took[:, steps]).mean()) if took.size else 0.0
         weights = np.bincount(self.place[chosen], self.ns[chosen], len(self.places))
-        found: Floats = weights / max(float(weights.sum()), 1.0) * mean_ns
+        all_ns = float(self.ns[self.chosen(part, rows, steps)].sum())
+        found: Floats = weights / max(all_ns, 1.0) * mean_ns
+        return found
+
+    def input_ratio(self, part: str, rows: Sequence[int], steps: Mask | None = None) -> Floats:
+        """How much of a part goes to making batches in the loop itself: float[rows], 0 to 1; 0 of too few looks."""
+        chosen = self.chosen(part, rows, steps)
+        if int(chosen.sum()) < MIN_LOOKS:
+            return np.zeros(len(rows))
+        count = len(self.part_ns[part])
+        total = np.bincount(self.row[chosen], self.ns[chosen], count)
+        of_input = np.bincount(self.row[chosen], self.ns[chosen] * self.is_input[chosen], count)
+        found: Floats = (of_input / np.maximum(total, 1.0))[list(rows)]
         return found
 
     def spent_by_rank(self, part: str, places: Sequence[int]) -> Floats:
@@ -122,6 +140,7 @@ class CodeLooks:
         beside: Sequence[int] = (),
         beside_steps: Mask | None = None,
         libraries_left_out: frozenset[str] = frozenset(),
+        is_input: bool | None = None,
     ) -> Place | None:
         """Where most of a part is spent; None if nowhere in particular, or if that cannot be told.
 
@@ -132,8 +151,9 @@ class CodeLooks:
             beside: of ranks that are usual: what they spend at a place is not counted.
             beside_steps: the same of steps that are usual, bool[step], on the same ranks.
             libraries_left_out: looks inside of these are not counted.
+            is_input: only looks at the making of batches, or only the others.
         """
-        chosen = self.chosen(part, rows, steps)
+        chosen = self.chosen(part, rows, steps, is_input=is_input)
         if int(chosen.sum()) < MIN_LOOKS:
             return None
         spent = self.spent(chosen, part, rows, steps)

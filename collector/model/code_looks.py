@@ -159,6 +159,7 @@ def _made(
         part=part[is_known],
         ns=ns[is_known],
         place=place[is_known],
+        is_input=(spans["category"] == str(Category.DATA)).to_numpy()[is_known],
         places=tuple(CodeSpan("", 0, "", OWN) if one is None else one for one in told),
         texts=tuple(_text(args.get("text")) for args in newest),
         counts=tuple((*_counts(late), _counts(early)[0]) for early, late in zip(first, newest, strict=True)),

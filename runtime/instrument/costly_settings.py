@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from ...timeline.record import recorder
-from ...timeline.vocabulary import OPERATOR_THREADS, OWN_CORES, CostlySetting
+from ...timeline.vocabulary import FIRST_CORE, LAST_CORE, OPERATOR_THREADS, OWN_CORES, CostlySetting
 
 #: A tool that watches the training thread has one of these numbers, by Python's own table.
 _DEBUGGER_COVERAGE_PROFILER: Final = (0, 1, 2)
@@ -131,13 +131,18 @@ class SettingsWatch:
         self._is_due = is_looked_at(number)
 
     def _tell_threads(self) -> None:
-        """How many threads compute an operator, and on how many cores, as far as there are several or have been."""
+        """How many threads compute an operator, and on which cores, where there are several, or not all, or have been."""
         torch = sys.modules.get("torch")
         threads = 1 if torch is None else torch.get_num_threads()
-        if threads > 1 or self._told_threads:
+        cores = os.sched_getaffinity(0)
+        is_bound = len(cores) < (os.cpu_count() or 1)
+        if threads > 1 or is_bound or self._told_threads:
             self._told_threads = True
             recorder.counter(OPERATOR_THREADS, threads)
-            recorder.counter(OWN_CORES, len(os.sched_getaffinity(0)))
+            recorder.counter(OWN_CORES, len(cores))
+        if is_bound:
+            recorder.counter(FIRST_CORE, min(cores))
+            recorder.counter(LAST_CORE, max(cores))
 
 
 watch: Final = SettingsWatch()

@@ -4,8 +4,10 @@ A step ends when the optimizer has stepped.  With several optimizers (a GAN has 
 marks the steps, until it has been silent for a while.
 """
 
+import inspect
 import os
 import threading
+from types import CodeType
 from typing import Any, Final
 
 from ...timeline.record import recorder
@@ -17,6 +19,8 @@ from .costly_settings import watch
 
 #: After so many steps of other optimizers the marking one is taken for gone.
 PATIENCE: Final = 3
+#: When these steps have ended it is noted what has called the optimizer: again, as scripts change to another loop.
+_CALLERS_AFTER: Final = frozenset({1, 2, 10, 100, 1_000, 10_000})
 
 
 def _steps_to_capture() -> tuple[int, int] | None:
@@ -35,6 +39,8 @@ class StepTracker:
         self._number = 0
         self.thread = 0
         """That trains, by `threading.get_ident`; 0 before it has begun a step."""
+        self.callers: frozenset[CodeType] = frozenset()
+        """Functions that had called the optimizer when a step ended: the training loop, and who had called that."""
         self._marker = 0
         self._silent = 0
         self._recorded = 0
@@ -55,6 +61,7 @@ class StepTracker:
         """Another recording begins: its first step is step 0."""
         self._start_ns = self._writer = self._range = None
         self._number = self._recorded = self._marker = self._silent = 0
+        self.callers = frozenset()
         watch.forget()
         counter.forget()
 
@@ -80,6 +87,8 @@ class StepTracker:
             recorder.end_step(end_ns)
             self._recorded += 1
         self._number += 1
+        if self._number in _CALLERS_AFTER:
+            self.callers |= _callers()
         watch.step_ended(self._number)
         self._begin(end_ns)
 
@@ -115,6 +124,15 @@ class StepTracker:
             nvtx.push(Category.OTHER, CAPTURE, first)
         elif self._number == after:
             nvtx.pop()
+
+
+def _callers() -> frozenset[CodeType]:
+    found = set()
+    frame = inspect.currentframe()
+    while frame is not None:
+        found.add(frame.f_code)
+        frame = frame.f_back
+    return frozenset(found)
 
 
 tracker: Final = StepTracker()

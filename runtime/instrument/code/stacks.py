@@ -1,9 +1,11 @@
 """Whose code a frame is of, and what a look at a stack tells: the innermost line of the user's own, and what it has called."""
 
+import inspect
 import linecache
 import os
+import re
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +23,12 @@ _TOOLKIT: Final = tuple(f"{_ROOT}{name}{os.sep}" for name in ("collector", "dash
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 #: What of PyTorch computes on the host and is no operator: it is told by the module.
 _OF_THE_HOST: Final = {f"torch{os.sep}{name}.py": f"torch.{name}" for name in ("_tensor_str", "serialization")}
+#: Functions that are called so make batches, by what people call them.
+_MAKES_INPUT: Final = re.compile(
+    r"_?_?(getitem|next|iter)__|.*(augment|collate|tokeni[sz]e|preprocess).*|"
+    r"_?((get|next|load|fetch|make|read|build|prepare|create|draw|sample|generate|collect)_)"
+    r"(\w+_)?(mini)?(batch(es)?|samples?|examples?|inputs?|data|records?|images?|frames|sequences?)(_\w+)?|next_?batch|getbatch"
+)
 _STANDARD: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 
 
@@ -47,6 +55,8 @@ class Seen(NamedTuple):
     line: int
     library: str
     """That the line has called, and was inside of; OWN for none."""
+    is_input: bool = False
+    """Whether that makes what the training loop goes over, as far as the stack tells."""
 
 
 class Stacks:
@@ -76,6 +86,23 @@ class Stacks:
                 if within is None:
                     break
         return own if within is None else None
+
+    def makes_input(self, frames: Sequence[Frame], callers: Collection[CodeType]) -> bool:
+        """Whether the training loop has called code of the user's for its next batch: an iterator, or a function of such a name.
+
+        Args:
+            frames: innermost first.
+            callers: functions that have called the optimizer; the innermost of them here is the loop.
+        """
+        loop = next((number for number, frame in enumerate(frames) if frame[0] in callers), 0)
+        if not loop:
+            return False
+        called = [frame[0] for frame in frames[:loop]]
+        own = [code for code in called if self._library(code) == OWN]
+        # The outermost tells what it is for: evaluation makes batches of its own.
+        if not own or (_is_iterator(called[-1]) and _is_iterator(own[-1])):
+            return bool(own)
+        return _MAKES_INPUT.fullmatch(own[-1].co_name.lower()) is not None
 
     def _library(self, code: CodeType) -> str:
         path = code.co_filename
@@ -114,6 +141,12 @@ class Stacks:
     def forget_names(self) -> None:
         """More is known of lines than before."""
         self._names.clear()
+
+
+def _is_iterator(code: CodeType) -> bool:
+    """Whether a function gives one value after the other to a loop; an expression, as any(x for …), is no loop's."""
+    is_generator = bool(code.co_flags & inspect.CO_GENERATOR) and code.co_name != "<genexpr>"
+    return is_generator or code.co_name in {"__next__", "__iter__"}
 
 
 def _line_of(frame: Frame) -> int:

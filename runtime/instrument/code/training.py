@@ -6,8 +6,8 @@ for waking up, so that this is half a percent at first, and a thousandth later.
 
 Other threads of the process are looked at as well (threads.py).
 
-Each look is a short span on the lane `code`, and stands for the time since the one before; what keeps the interpreter's lock for
-long is looked at as often as it would have been.
+Each look is a short span on the lane `code`, of the category `data` where the loop makes its next batch, and stands for the time
+since the one before; what keeps the interpreter's lock for long is looked at as often as it would have been.
 """
 
 import logging
@@ -100,10 +100,11 @@ class CodeSampler:
                 return
 
     def _look(self, tick: Tick) -> None:
-        seen = self._stacks.look(stack_of(tracker.thread))
+        frames = stack_of(tracker.thread)
+        seen = self._stacks.look(frames)
         self._ticker.count += 1
         if seen is not None:
-            self._record(tick, seen)
+            self._record(tick, seen._replace(is_input=self._stacks.makes_input(frames, tracker.callers)))
         busy = self._threads.look(self._stacks, tracker.thread)
         if busy is not None:
             self._record_thread(tick.at_ns, busy)
@@ -117,9 +118,10 @@ class CodeSampler:
         if seen.library == OWN:
             self._note(seen.code)
         name, args = self._stacks.describe(seen, self._counted)
+        category = Category.DATA if seen.is_input else Category.OTHER
         for number in range(tick.stands_for):
             at_ns = tick.at_ns + number * tick.every_ns
-            recorder.complete(LaneKind.CODE, Category.OTHER, name, at_ns, at_ns + LOOK_NS, args)
+            recorder.complete(LaneKind.CODE, category, name, at_ns, at_ns + LOOK_NS, args)
 
     def _record_thread(self, at_ns: int, busy: Busy) -> None:
         name, args = self._stacks.describe(busy.seen, {})

@@ -23,9 +23,17 @@ Seen = Callable[[str], Line]
 
 
 def looked_at(
-    trace: Trace, seen: Mapping[int, Seen], *, text: bytes = b'{"text":"x = slow(x)"}', every_ms: int = 7
+    trace: Trace,
+    seen: Mapping[int, Seen],
+    *,
+    text: bytes = b'{"text":"x = slow(x)"}',
+    every_ms: int = 7,
+    input_function: str = "",
 ) -> Trace:
-    """With a look every few milliseconds, at what `seen` tells of each rank by the part that is under way; `text` is the args of own lines."""
+    """With a look every few milliseconds, at what `seen` tells of each rank by the part that is under way; `text` is the args of own lines.
+
+    Looks in `input_function` are at the making of a batch.
+    """
     rows: dict[str, list[object]] = {name: [] for name in SPAN_COLUMNS}
     spans = trace.spans[trace.spans["lane_kind"].isin(["compute", "data loading"])]
     for rank, tell in seen.items():
@@ -36,7 +44,8 @@ def looked_at(
             part = str(mine["category"].iloc[under[-1]]) if len(under) else "other"
             name = tell(part)
             row = -1 if name.endswith(")") else len(trace.raw_args)
-            values = (rank, "code", "code", "other", name, at, LOOK_NS, row)
+            category = "data" if input_function and name.endswith(f" {input_function}") else "other"
+            values = (rank, "code", "code", category, name, at, LOOK_NS, row)
             for column, value in zip(SPAN_COLUMNS, values, strict=True):
                 rows[column].append(value)
     every = pd.concat([trace.spans.astype({"name": "object"}), pd.DataFrame(rows)], ignore_index=True)
@@ -67,6 +76,42 @@ def test_code_of_the_loop_has_a_line() -> None:
     others = float(analysis.facts.part("other").mean())
     assert (first.line, first.function, first.part) == ("train.py:57", "augment()", "other")
     assert first.place.mean_ns == pytest.approx(others, rel=0.01)
+
+
+class Every:
+    """Of so many looks at the loop's code the last is at another function."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.looks = count, 0
+
+    def __call__(self, part: str) -> Line:
+        if part != "other":
+            return "train.py:80 <module> (in torch)"
+        self.looks += 1
+        return "train.py:33 write_log" if self.looks % self.count == 0 else "train.py:57 augment"
+
+
+@pytest.mark.parametrize(
+    ("every", "causes"),
+    [
+        (100, {"batches-made-in-loop": 1.0}),
+        (2, {"batches-made-in-loop": 0.5, "host-code": 0.5}),
+        (1, {"host-code": 1.0}),
+    ],
+)
+def test_batches_that_the_loop_makes_are_data(every: int, causes: Mapping[str, float]) -> None:
+    """Each has its share of the loop's own code."""
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"host": 90})))
+    analysis = analyze(looked_at(trace, {rank: Every(every) for rank in range(2)}, input_function="augment"))
+    found = {f.cause: f for f in analysis.findings if f.cause in {"batches-made-in-loop", "host-code"}}
+    others = float(analysis.facts.part("other").mean())
+
+    assert {cause: round(f.evidence["mean_ns"] / others, 1) for cause, f in found.items()} == causes
+    if "batches-made-in-loop" in found:
+        data = found["batches-made-in-loop"]
+        assert data.class_ == "data"
+        assert "at train.py:57, in augment(): x = slow(x)" in data.sentence
+        assert "DataLoader(num_workers=" in data.remedy
 
 
 def test_what_other_ranks_do_as_well_is_not_the_slow_ones() -> None:

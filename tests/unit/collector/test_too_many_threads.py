@@ -1,4 +1,4 @@
-"""Operators that are computed by more threads than a rank has cores."""
+"""Operators that are computed by more threads than a rank has cores, and ranks that are bound to the same cores."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,12 +8,21 @@ import pytest
 
 from tests.traces import MS, make_trace, uniform
 from tlkit.collector import analyze
-from tlkit.collector.model.crowding import find_crowds
+from tlkit.collector.model.crowding import find_bindings, find_crowds
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace, make_table
-from tlkit.timeline.vocabulary import HOST_CORES, HOST_CPU, OPERATOR_THREADS, OWN_CORES, PROCESS_CPU
+from tlkit.timeline.vocabulary import (
+    FIRST_CORE,
+    HOST_CORES,
+    HOST_CPU,
+    LAST_CORE,
+    OPERATOR_THREADS,
+    OWN_CORES,
+    PROCESS_CPU,
+)
 
 from .test_diagnosis import HEALTHY, jittered
 from .test_rules import best, metered
+from .test_starvation import loaded
 
 
 def with_counters(trace: Trace, told: Mapping[int, Mapping[str, float]]) -> Trace:
@@ -95,3 +104,39 @@ def test_what_others_take_is_not_the_ranks_fault(threads: float, others: float) 
 
     assert "too-many-threads" not in causes
     assert "starved-of-cores" in causes
+
+
+def bound(first: int, last: int, host: float) -> dict[str, float]:
+    """To all cores from one to another, by a rank of a host that has so many."""
+    return {OWN_CORES: last - first + 1, FIRST_CORE: first, LAST_CORE: last, HOST_CORES: host}
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "expected"),
+    [
+        ([bound(0, 0, 2), bound(0, 0, 2)], [(0, 1)]),
+        ([bound(0, 0, 2), bound(1, 1, 2)], []),  # each has its own
+        ([bound(0, 3, 8), bound(0, 3, 8)], []),  # enough for both
+        ([bound(0, 0, 1), bound(0, 0, 1)], []),  # there are no more
+        ([{OWN_CORES: 2, HOST_CORES: 8}, {OWN_CORES: 2, HOST_CORES: 8}], []),  # which ones is not told
+        ([bound(0, 1, 8), bound(3, 3, 8), bound(0, 1, 8), bound(0, 1, 8)], [(0, 2, 3)]),
+    ],
+)
+def test_ranks_that_are_bound_to_the_same_cores(
+    by_rank: list[dict[str, float]], expected: list[tuple[int, ...]]
+) -> None:
+    """Fewer than they are, on a host that has more."""
+    trace = with_counters(make_trace(uniform(len(by_rank), 20, HEALTHY)), dict(enumerate(by_rank)))
+
+    assert [binding.ranks for binding in find_bindings(trace)] == expected
+
+
+def test_who_is_bound_to_which_core_is_said() -> None:
+    """And not that something else has it."""
+    trace = loaded(lambda _: []).facts.trace
+    finding = best(analyze(with_counters(trace, dict.fromkeys(range(2), bound(1, 1, 2)))), "starved-of-cores")
+
+    assert finding.sentence.startswith("Ranks 0, 1 are bound to core 1 alone, of 2 that the host has. In each ")
+    assert "something else" not in finding.sentence
+    assert "sched_setaffinity" in finding.remedy
+    assert finding.evidence["bound_together"][0]["ranks"] == (0, 1)

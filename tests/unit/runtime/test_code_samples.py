@@ -6,7 +6,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -99,6 +99,73 @@ def test_the_line_and_what_it_calls_are_recorded(timeline: Path) -> None:
     assert any(name.endswith(" waiting (in threading)") for name in names)
     assert "threading.Event().wait(STEP_S)" in texts
     assert trace.steps["start_ns"].iloc[2] <= spans["start_ns"].iloc[0], "the first steps are not as the others"
+
+
+class Batches:
+    """Gives a batch after some work, as people write it who have no data loader."""
+
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> int:
+        busy()
+        return 1
+
+
+def batches() -> Generator[int]:
+    while True:
+        busy()
+        yield 1
+
+
+def through(source: Iterable[int]) -> Generator[int]:
+    """As a progress bar."""
+    yield from source
+
+
+def get_batch() -> None:
+    busy()
+
+
+def log_values() -> None:
+    """A loop of its own, which makes no batch."""
+    any(busy() for _ in range(1))
+
+
+def evaluate() -> None:
+    get_batch()
+
+
+@pytest.mark.parametrize(
+    ("source", "called", "is_input"),
+    [
+        (batches, None, True),
+        (Batches, None, True),
+        (lambda: through(batches()), None, True),
+        (lambda: iter(int, 1), get_batch, True),
+        (lambda: iter(int, 1), log_values, False),
+        (lambda: iter(int, 1), evaluate, False),
+        (lambda: iter(int, 1), busy, False),
+    ],
+)
+def test_batches_that_the_loop_makes_are_told_from_its_other_code(
+    timeline: Path, source: Callable[[], Iterable[int]], called: Callable[[], None] | None, *, is_input: bool
+) -> None:
+    """By what the loop has called: an iterator, or a function of such a name."""
+    optimizer = object()
+    sampler = CodeSampler(often_s=0.002)
+    sampler.start()
+    for _, _ in zip(range(STEPS), source(), strict=False):
+        tracker.touch()
+        if called is not None:
+            called()
+        tracker.optimizer_stepped(optimizer)
+    sampler.stop()
+    trace = looks_of(timeline)
+    looks = trace.spans[(trace.spans["lane_kind"] == "code") & trace.spans["name"].str.contains(" busy")]
+
+    assert len(looks)
+    assert set(looks["category"]) == {"data" if is_input else "other"}
 
 
 def test_looks_leave_nothing_alive(timeline: Path) -> None:

@@ -95,7 +95,8 @@ def test_threads_are_told_once_there_are_several(monkeypatch: pytest.MonkeyPatch
     threads = 1
     monkeypatch.setattr(recorder, "counter", lambda name, value: told.append((name, value)))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 3})
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     watch = SettingsWatch()
     for number, threads in enumerate((1, 8, 1, 1)):  # noqa: B007  the function above reads it
         watch.step_ended(number + 1)
@@ -105,6 +106,23 @@ def test_threads_are_told_once_there_are_several(monkeypatch: pytest.MonkeyPatch
         ("cores of the process", 2),
         ("operator threads", 1),
         ("cores of the process", 2),
+    ]
+
+
+def test_cores_of_a_bound_rank_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though one thread computes."""
+    told: list[tuple[str, float]] = []
+    monkeypatch.setattr(recorder, "counter", lambda name, value: told.append((name, value)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 5, 3})
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    SettingsWatch().step_ended(1)
+
+    assert told == [
+        ("operator threads", 1),
+        ("cores of the process", 3),
+        ("first core of the process", 2),
+        ("last core of the process", 5),
     ]
 
 
