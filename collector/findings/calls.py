@@ -82,7 +82,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     if not mine.any() or (are_small and lacks_cores(facts)):
         return None
     graph, operations = facts.graph, facts.graph.operations
-    step = np.clip(np.searchsorted(graph.steps.end_ns.max(axis=0), operations.end_ns), 0, facts.steps.count - 1)
+    step = graph.operation_step
     gone = mine & (step % SELDOM != 0) if facts.steps.count > SELDOM else mine
     work = {str(Category.OTHER): _without_code(facts, mine, around=caller == "object")}
     outcome = facts.outcome(Change(gone=gone, work=work))

@@ -22,8 +22,8 @@ ORDINARY_STARVED_RATIO: Final = 0.05
 MOST_OF_IT: Final = 0.6
 _BIND_APART: Final = (
     "Bind each rank to cores of its own, by its number on the host (local rank), or to none: look for what sets the affinity: "
-    "os.sched_setaffinity in the script, taskset, numactl, mpirun --bind-to, srun --cpu-bind, and a variable for that number which "
-    "this launcher does not set."
+    "os.sched_setaffinity in the script, taskset, numactl, mpirun --bind-to, srun --cpu-bind, and a variable for that number "
+    "which this launcher does not set."
 )
 #: Phases whose operators several threads compute.
 _COMPUTED: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))

@@ -390,6 +390,6 @@ def _own_parts(facts: Facts) -> Iterator[tuple[str, np.ndarray]]:
 def _operations(facts: Facts) -> pd.DataFrame:
     """Bytes, duration and step of each operation."""
     assert facts.graph is not None
-    operations, ends = facts.graph.operations, facts.graph.steps.end_ns.max(axis=0)
-    step = np.clip(np.searchsorted(ends, operations.end_ns), 0, facts.steps.count - 1)
-    return pd.DataFrame({"nbytes": operations.nbytes, "took": operations.duration_ns.astype(float), "step": step})
+    graph, operations = facts.graph, facts.graph.operations
+    took = operations.duration_ns.astype(float)
+    return pd.DataFrame({"nbytes": operations.nbytes, "took": took, "step": graph.operation_step})

@@ -52,12 +52,16 @@ def _means(values: np.ndarray, stretches: list[np.ndarray]) -> Matrix:
 
 
 def _described(facts: Facts, row: int, inside: np.ndarray, beyond_ns: np.ndarray) -> Finding | None:
-    work = {}
+    work, took_ns, waited_ns = {}, 0.0, 0.0
     for part in map(str, METERED):
         took, waited = facts.part(part).astype(float), np.zeros(facts.breakdown.step_ns.shape)
-        waited[row, inside] = facts.cpu.starved_ns[part][row, inside]
-        work[part] = removed(took, np.minimum(waited, took))
-    outcome = facts.outcome(Change(work=work))
+        waited[row, inside] = np.minimum(facts.cpu.starved_ns[part][row, inside], took[row, inside])
+        work[part] = removed(took, waited)
+        took_ns, waited_ns = took_ns + float(took[row, inside].sum()), waited_ns + float(waited.sum())
+    # The rank's threads that communicate have the same cores, and whom they keep waiting waits, too.
+    assert facts.graph is not None
+    left = np.where(inside[facts.graph.operation_step], 1 - waited_ns / max(took_ns, 1.0), 1.0)
+    outcome = facts.outcome(Change(work=work, latency=left, transfer=left, negotiation=left))
     if outcome.gain <= WORTH_RATIO:
         return None
     rank, numbers = facts.ranks[row], facts.steps.numbers

@@ -84,6 +84,12 @@ class Graph:
         rank = self.segment_rank[self.wait_segment]
         return [np.flatnonzero(rank == row) for row in range(len(self.steps.ranks))]
 
+    @property
+    def operation_step(self) -> Integers:
+        """The step that was under way on the last rank when each operation ended, by column: int64[K]."""
+        found: Integers = np.searchsorted(self.steps.end_ns.max(axis=0), self.operations.end_ns)
+        return np.clip(found, 0, max(self.steps.count - 1, 0))
+
 
 @dataclass(slots=True)
 class _Track:
