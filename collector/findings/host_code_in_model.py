@@ -7,7 +7,7 @@ import numpy as np
 
 from ...timeline.vocabulary import Category
 from ..facts import Facts
-from ..model.code import Place
+from ..model.code import CodeLooks, Place
 from ..model.words import milliseconds
 from .base import WORTH_RATIO, Finding, promise
 from .places import ON_ALL, described
@@ -22,6 +22,8 @@ _NAMES: Final = (
 )
 #: What these do is no operator of a model's; other packages hand work to PyTorch, whose operators are their innermost code, too.
 HOST_LIBRARIES: Final = frozenset(_NAMES.split())
+#: A line with more of its looks in them has the rest for their sake: it makes what they are handed.
+_MOST_OF_A_LINE: Final = 0.5
 #: Names of libraries in a sentence.
 _MAX_NAMED: Final = 3
 
@@ -34,7 +36,7 @@ class HostCodeInModel:
         code = facts.code
         if code is None or facts.replay is None or facts.breakdown.on_device:
             return []
-        numbers = [number for number, library in enumerate(code.libraries) if library in HOST_LIBRARIES]
+        numbers = _of_host(code)
         change, total_ns = None, {}
         for part in _PARTS:
             spent = code.spent_by_rank(part, numbers)
@@ -79,6 +81,20 @@ class HostCodeInModel:
                 ),
             )
         ]
+
+
+def _of_host(code: CodeLooks) -> list[int]:
+    """Of the places in the code, those inside of such libraries, and the rest of lines that are mostly inside of them."""
+    looks = np.bincount(code.place, minlength=len(code.places))
+    by_line: dict[tuple[str, int, str], list[int]] = {}
+    for number, one in enumerate(code.places):
+        by_line.setdefault((one.file, one.line, one.function), []).append(number)
+    found = []
+    for members in by_line.values():
+        inside = [number for number in members if code.libraries[number] in HOST_LIBRARIES]
+        is_most = looks[inside].sum() > _MOST_OF_A_LINE * looks[members].sum()
+        found += members if is_most else inside
+    return found
 
 
 def _line(facts: Facts, part: str) -> Place | None:

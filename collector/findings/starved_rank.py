@@ -18,12 +18,15 @@ MIN_STEPS: Final = 3 * STRETCHES
 MIN_STRETCHES: Final = 3
 TIMES_OF_OTHERS: Final = 4.0
 MIN_OF_STEP: Final = 0.05
+#: Of a host's cores; half of one of two cores is what a process has there that shares one with a rank.
+MAX_OTHERS: Final = 0.25
 
 
 def starved_rank(facts: Facts) -> Finding | None:
     """The finding; None where nobody or more than one lacks cores, or others have so much of the host that chance decides who."""
-    load = facts.host_load
-    if facts.replay is None or not facts.cpu.knows_starved or facts.all_starved or (load and load.takes_cores):
+    if facts.replay is None or not facts.cpu.knows_starved or facts.all_starved:
+        return None
+    if facts.host_load is not None and (facts.host_load.others_ratio or 0.0) > MAX_OTHERS:
         return None
     starved = np.sum([facts.cpu.starved_ns[str(category)] for category in METERED], axis=0).astype(float)
     if len(starved) < 2 or facts.steps.count < MIN_STEPS:  # noqa: PLR2004  nobody to compare with

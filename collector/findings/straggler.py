@@ -81,8 +81,16 @@ class SlowRanks:
             named.update(excess.rows)
             change &= without
             saved_ns = facts.outcome(change).mean_saved_ns
-        starved = None if found else starved_rank(facts)
-        return found if starved is None else [starved]
+        starved = starved_rank(facts)
+        if starved is None or (found and not _speaks_of_more(starved, found[0])):
+            return found
+        return [starved, *found[1:]]
+
+
+def _speaks_of_more(starved: Finding, slow: Finding) -> bool:
+    """Whether a rank that lacks cores is the slow one, and that explains more than the part in which it shows most."""
+    is_same = slow.ranks == starved.ranks and slow.evidence.get("root_cause", {}).get("is") == "starved-of-cores"
+    return is_same and starved.predicted_gain > slow.predicted_gain
 
 
 def next_slow_ranks(facts: Facts, change: Change, saved_ns: float, named: set[int]) -> Finding | None:

@@ -20,6 +20,8 @@ from .breakdown import EXPOSED, PARTS
 MIN_LOOKS: Final = 5
 #: A line with so much of what is looked for is where it is.
 MIN_SHARE: Final = 0.4
+#: Ranks whose shares of looks differ by more deviations do differ.
+CLEAR: Final = 3.0
 #: Not worth a word if less often.
 MANY_TIMES: Final = 20
 
@@ -116,20 +118,28 @@ class CodeLooks:
         chosen = self.chosen(part, rows, steps)
         if int(chosen.sum()) < MIN_LOOKS:
             return np.zeros(len(rows))
-        count = len(self.part_ns[part])
-        total = np.bincount(self.row[chosen], self.ns[chosen], count)
-        of_input = np.bincount(self.row[chosen], self.ns[chosen] * self.is_input[chosen], count)
-        found: Floats = (of_input / np.maximum(total, 1.0))[list(rows)]
-        return found
+        return self._ratio_by_rank(chosen, self.is_input)[list(rows)]
 
     def spent_by_rank(self, part: str, places: Sequence[int]) -> Floats:
         """The mean of a step that each rank has of a part at some places, ns: float[rank]."""
-        took = self.part_ns[part]
         inside = self.part == PARTS.index(part)
-        mine = inside & np.isin(self.place, list(places))
-        total, at_places = (np.bincount(self.row[one], self.ns[one], len(took)) for one in (inside, mine))
-        found: Floats = at_places / np.maximum(total, 1.0) * took.mean(axis=1)
+        found: Floats = self._ratio_by_rank(inside, np.isin(self.place, list(places))) * self.part_ns[part].mean(axis=1)
         return found
+
+    def _ratio_by_rank(self, chosen: Mask, wanted: Mask) -> Floats:
+        """How much of the chosen looks the wanted ones stand for: float[rank].
+
+        The same for all ranks where their ratios differ by no more than chance, which is much of a few looks.
+        """
+        count = max(len(took) for took in self.part_ns.values())
+        looks = np.bincount(self.row[chosen], minlength=count)
+        total = np.bincount(self.row[chosen], self.ns[chosen], count)
+        mine = np.bincount(self.row[chosen], (self.ns * wanted)[chosen], count)
+        ratio: Floats = mine / np.maximum(total, 1.0)
+        of_all = float(mine.sum()) / max(float(total.sum()), 1.0)
+        deviation = np.sqrt(of_all * (1 - of_all) / np.maximum(looks, 1))
+        is_chance = bool((np.abs(ratio - of_all) <= CLEAR * deviation)[looks > 0].all())
+        return np.full(count, of_all) if is_chance else ratio
 
     def hottest(
         self,

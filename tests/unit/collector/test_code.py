@@ -9,9 +9,10 @@ import pytest
 
 from tests.traces import MS, make_trace, uniform
 from tlkit.collector import Analysis, analyze
-from tlkit.collector.model.code import Place
+from tlkit.collector.model.breakdown import PARTS
+from tlkit.collector.model.code import CodeLooks, Place
 from tlkit.collector.reports.summary import summarize
-from tlkit.timeline.model.code_spans import LOOK_NS
+from tlkit.timeline.model.code_spans import LOOK_NS, CodeSpan
 from tlkit.timeline.model.trace import SPAN_COLUMNS, Trace, make_table
 
 from .test_diagnosis import HEALTHY, jittered
@@ -194,6 +195,47 @@ def test_libraries_of_the_host_in_the_model_are_named(library: str, *, is_told: 
     if found:
         assert f"({library}), most of it called at model.py:31, in forward()" in found[0].sentence
         assert found[0].predicted_gain == pytest.approx(half_ns / analysis.facts.mean_step_ns, abs=0.05)
+
+
+def test_the_rest_of_a_line_is_for_the_librarys_sake() -> None:
+    """What it slices and formats for what it calls most of the time."""
+
+    class Texts:
+        looks = 0
+
+        def __call__(self, part: str) -> Line:
+            if part != "forward":
+                return "train.py:80 <module> (in torch)"
+            self.looks += 1
+            return ("net.py:31 forward (in json)", "net.py:31 forward (in json)", "net.py:31 forward (in torch)")[
+                self.looks % 3
+            ]
+
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"forward": 90})))
+    finding = best(analyze(looked_at(trace, {rank: Texts() for rank in range(2)})), "host-code-in-model")
+
+    assert finding.predicted_gain == pytest.approx(90 / sum((HEALTHY | {"forward": 90}).values()), rel=0.15)
+
+
+@pytest.mark.parametrize(("looks", "expected"), [(3, (0.375, 0.375)), (300, (0.25, 0.5))])
+def test_ranks_share_what_only_chance_tells_apart(looks: int, expected: tuple[float, float]) -> None:
+    """One of four looks on one rank and two on the other, or a hundred times as many."""
+    row = np.repeat([0, 1], 4 * looks)
+    count = len(row)
+    found = CodeLooks(
+        row=row,
+        step=np.zeros(count, np.int64),
+        part=np.full(count, PARTS.index("forward")),
+        ns=np.ones(count),
+        place=np.concatenate([np.arange(4 * looks) % 4 > 0, np.arange(4 * looks) % 2 > 0]).astype(np.int64),
+        is_input=np.zeros(count, bool),
+        places=(CodeSpan("a.py", 1, "f", ""), CodeSpan("b.py", 1, "f", "")),
+        texts=("", ""),
+        counts=((0, 0, 0, 0),) * 2,
+        part_ns={"forward": np.full((2, 5), 1000)},
+    ).spent_by_rank("forward", [0])
+
+    assert tuple(found / 1000) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

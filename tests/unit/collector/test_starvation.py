@@ -235,6 +235,25 @@ def test_a_rank_whose_core_something_else_has_is_named() -> None:
     assert slow.evidence["root_cause"]["is"] == "starved-of-cores"
 
 
+def test_a_rank_that_lacks_cores_is_promised_all_that_it_waits() -> None:
+    """With other processes that have a fifth of two cores, and more than for the part in which it shows most."""
+    waits = {"forward": 8.0, "backward": 6.0, "optimizer": 5.0}
+    steps = jittered(uniform(2, 64, HEALTHY))
+    counters: dict[tuple[str, int], Callable[[dict[str, float]], float]] = {}
+    for rank, own in enumerate(steps):
+        lost = {part: [ms if rank and number >= 24 else 0.2 for number in range(64)] for part, ms in waits.items()}
+        for part, late in lost.items():
+            counters[f"{part} cpu_ns", rank] = _in_order([_sum(step, part) for step in own])
+            counters[f"{part} starved_ns", rank] = _in_order(late)
+        steps[rank] = [
+            [*step, *((part, late[number]) for part, late in lost.items())] for number, step in enumerate(own)
+        ]
+    finding = best(analyze(metered(steps, make_trace(steps), counters)), "starved-rank")
+
+    assert finding.ranks == (1,)
+    assert finding.evidence["mean_excess_ns"] == pytest.approx(sum(waits.values()) * MS, rel=0.1)
+
+
 def test_where_others_have_much_of_the_host_it_is_chance_which_rank_waits() -> None:
     """And with both ranks waiting by turns it is nobody's."""
     busy = one_rank_starved(by_slices, share=0.4)
