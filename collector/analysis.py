@@ -17,6 +17,7 @@ from ..timeline.vocabulary import Category
 from .facts import Facts, shares_clock
 from .findings import Finding, Rule, rules_for
 from .findings.doubt import doubt_note, doubted, promises_gains
+from .findings.freed_cores import with_freed_cores
 from .findings.incomplete import only_told
 from .findings.places import with_places
 from .findings.plan import PlanStep, make_plan
@@ -152,7 +153,7 @@ def analyze(
     told = only_told(facts, condition, [finding for rule in looked_for for finding in rule.find(facts)])
     if found.count and rules is None:
         told += only_told(facts, condition, unexplained(facts, told))
-    findings, plan = make_plan(facts, with_places(facts, told))
+    findings, plan = make_plan(facts, with_places(facts, with_freed_cores(facts, told)))
     verdict = choose_verdict(facts, findings, condition)
     note = doubt_note(facts)
     in_steps = facts.in_steps(facts.collectives) if found.count else facts.collectives

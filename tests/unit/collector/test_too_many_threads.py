@@ -140,3 +140,37 @@ def test_who_is_bound_to_which_core_is_said() -> None:
     assert "something else" not in finding.sentence
     assert "sched_setaffinity" in finding.remedy
     assert finding.evidence["bound_together"][0]["ranks"] == (0, 1)
+
+
+def host(cores: float, own_percent: float) -> dict[int, dict[str, float]]:
+    """Of two ranks, a host that is busy all the time, and what each rank has of one core."""
+    shared = {HOST_CPU: 100.0, HOST_CORES: cores}
+    return {0: {**shared, PROCESS_CPU: own_percent}, 1: {PROCESS_CPU: own_percent}}
+
+
+@pytest.mark.parametrize(
+    ("counters", "gives_more"),
+    [
+        (host(1, 50), True),
+        (host(1, 20), False),  # other programs have the cores
+        (host(2, 100), False),  # there is one for each rank
+    ],
+)
+def test_cores_that_a_change_frees_are_the_other_ranks(
+    counters: Mapping[int, Mapping[str, float]], *, gives_more: bool
+) -> None:
+    """Where ranks share them with nobody else."""
+    trace = loaded(lambda rank: [("backward", 20.0)] if rank else []).facts.trace
+    alone = best(analyze(trace), "slow-backward")
+    shared = best(analyze(with_counters(trace, counters)), "slow-backward")
+
+    assert (shared.predicted_gain > alone.predicted_gain + 0.02) == gives_more
+
+
+def test_a_rank_that_sleeps_frees_no_core() -> None:
+    """It is blocked, and had none."""
+    trace = loaded(lambda rank: [("backward", 20.0)] if rank else [], runs=False).facts.trace
+    alone = best(analyze(trace), "slow-backward")
+    shared = best(analyze(with_counters(trace, host(1, 50))), "slow-backward")
+
+    assert shared.predicted_gain == pytest.approx(alone.predicted_gain)
