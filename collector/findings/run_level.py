@@ -37,7 +37,6 @@ CLEAR_TREND: Final = 3.5
 MAX_STEPS_BEFORE: Final = 0.5
 #: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
-
 #: Parts that take longer alike: so many of them, each with so much of a step, and the least by so much of what the most does.
 MIN_PARTS: Final = 3
 MIN_PART: Final = 0.03
@@ -76,13 +75,19 @@ class Lapses:
         if since:
             return since
         excess = after_warm_up(find_lapses(shared, facts.mean_step_ns))
-        if not excess.any():
-            return _of_growth(facts)
-        pattern = find_pattern(excess, facts.steps.numbers)
-        outcome = _without_growth(facts) if pattern.kind == "growing" else _without(facts, excess > 0)
-        if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess, outcome):
-            return []
-        return [_describe(facts, excess, pattern, outcome)]
+        found = [*_of_single_steps(facts, excess), *_of_growth(facts)]
+        return sorted(found, key=lambda one: -one.predicted_gain)[:1]
+
+
+def _of_single_steps(facts: Facts, excess: np.ndarray) -> list[Finding]:
+    """Steps that are much longer than the usual ones."""
+    if not excess.any():
+        return []
+    pattern = find_pattern(excess, facts.steps.numbers)
+    outcome = _without_growth(facts) if pattern.kind == "growing" else _without(facts, excess > 0)
+    if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess, outcome):
+        return []
+    return [_describe(facts, excess, pattern, outcome)]
 
 
 def _since(facts: Facts, shared: np.ndarray, first: int) -> list[Finding]:
@@ -92,9 +97,9 @@ def _since(facts: Facts, shared: np.ndarray, first: int) -> list[Finding]:
     outcome = _without(facts, excess > 0)
     if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess, outcome):
         return []
-    numbers = facts.steps.numbers[first:]
-    evidence = {"steps_ratio": round(len(numbers) / len(shared), 3), "steps": numbers[:20].tolist()}
-    pattern = Pattern(kind="window", words=f"{SINCE} step {numbers[0]}", evidence=evidence)
+    steps = facts.steps.numbers[first:]
+    evidence = {"steps_ratio": round(len(steps) / len(shared), 3), "steps": steps[:20].tolist()}
+    pattern = Pattern(kind="window", words=f"{SINCE} step {steps[0]}", evidence=evidence)
     return [_describe(facts, excess, pattern, outcome)]
 
 

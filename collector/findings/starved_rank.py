@@ -18,6 +18,8 @@ MIN_STEPS: Final = 3 * STRETCHES
 MIN_STRETCHES: Final = 3
 TIMES_OF_OTHERS: Final = 4.0
 MIN_OF_STEP: Final = 0.05
+#: For so long a scheduler does not leave a thread where others are.
+MIN_NS: Final = 1_000_000_000
 #: Of a host's cores; half of one of two cores is what a process has there that shares one with a rank.
 MAX_OTHERS: Final = 0.25
 
@@ -26,7 +28,9 @@ def starved_rank(facts: Facts) -> Finding | None:
     """The finding; None where nobody or more than one lacks cores, or others have so much of the host that chance decides who."""
     if facts.replay is None or not facts.cpu.knows_starved or facts.all_starved:
         return None
-    if facts.host_load is not None and (facts.host_load.others_ratio or 0.0) > MAX_OTHERS:
+    load = facts.host_load
+    others = 0.0 if load is None else load.busy_ratio if load.others_ratio is None else load.others_ratio
+    if (others or 0.0) > MAX_OTHERS:
         return None
     starved = np.sum([facts.cpu.starved_ns[str(category)] for category in METERED], axis=0).astype(float)
     if len(starved) < 2 or facts.steps.count < MIN_STEPS:  # noqa: PLR2004  nobody to compare with
@@ -46,6 +50,8 @@ def starved_rank(facts: Facts) -> Finding | None:
     inside[stretches[first][0] : stretches[last][-1] + 1] = True
     waits = np.flatnonzero(inside & (starved[row] - usual[row] >= MIN_OF_STEP * facts.mean_step_ns))
     inside[: waits[0]] = inside[waits[-1] + 1 :] = False
+    if facts.steps.job_ns[inside].sum() < MIN_NS:
+        return None
     return _described(facts, row, inside, starved[row] - usual[row])
 
 

@@ -262,7 +262,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         spoil_plan=_more_of("garbage"), patterns=(EVERY, BURSTS, ALWAYS),
     ),
     "starved": _straggling(
-        causes=("starved-of-cores", "slow-forward", "slow-backward"), causes_everywhere=_IN_TIME,
+        causes=("starved-of-cores", "starved-rank", "slow-forward", "slow-backward"), causes_everywhere=_IN_TIME,
         spoil_plan=_starve, patterns=(ALWAYS, WINDOW, BURSTS, BURSTS), max_share=0.6,
     ),
     "uneven-batches": Kind(
