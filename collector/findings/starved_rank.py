@@ -26,11 +26,7 @@ MAX_OTHERS: Final = 0.25
 
 def starved_rank(facts: Facts) -> Finding | None:
     """The finding; None where nobody or more than one lacks cores, or others have so much of the host that chance decides who."""
-    if facts.replay is None or not facts.cpu.knows_starved or facts.all_starved:
-        return None
-    load = facts.host_load
-    others = 0.0 if load is None else load.busy_ratio if load.others_ratio is None else load.others_ratio
-    if (others or 0.0) > MAX_OTHERS:
+    if facts.replay is None or not facts.cpu.knows_starved or facts.all_starved or _others_have_much(facts):
         return None
     starved = np.sum([facts.cpu.starved_ns[str(category)] for category in METERED], axis=0).astype(float)
     if len(starved) < 2 or facts.steps.count < MIN_STEPS:  # noqa: PLR2004  nobody to compare with
@@ -50,9 +46,14 @@ def starved_rank(facts: Facts) -> Finding | None:
     inside[stretches[first][0] : stretches[last][-1] + 1] = True
     waits = np.flatnonzero(inside & (starved[row] - usual[row] >= MIN_OF_STEP * facts.mean_step_ns))
     inside[: waits[0]] = inside[waits[-1] + 1 :] = False
-    if facts.steps.job_ns[inside].sum() < MIN_NS:
-        return None
-    return _described(facts, row, inside, starved[row] - usual[row])
+    is_long = int(facts.steps.job_ns[inside].sum()) >= MIN_NS
+    return _described(facts, row, inside, starved[row] - usual[row]) if is_long else None
+
+
+def _others_have_much(facts: Facts) -> bool:
+    load = facts.host_load
+    ratio = None if load is None else load.busy_ratio if load.others_ratio is None else load.others_ratio
+    return ratio is not None and ratio > MAX_OTHERS
 
 
 def _means(values: np.ndarray, stretches: list[np.ndarray]) -> Matrix:
