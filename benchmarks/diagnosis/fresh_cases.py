@@ -326,7 +326,7 @@ FOURTH_STRANGERS = (
         framework="tensorflow",
     ),
     _stranger("readings of meters", "meter_readings", "data", (), TWO, framework="keras"),
-    _stranger("lengths of proteins", "protein_lengths", "compute", (), TWO, steps=90, framework="optax"),
+    _stranger("lengths of proteins", "protein_lengths", "compute", (), TWO, steps=80, framework="optax"),
     _stranger("colours of lakes", "lake_colours", "compute", (), TWO, framework="optax"),
     _stranger("pollen of birches", "birch_pollen", "straggler", (), (1,), framework="keras"),
     _stranger("glass fibres", "glass_fibres", "healthy", framework="tensorflow"),

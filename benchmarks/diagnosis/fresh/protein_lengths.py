@@ -15,14 +15,13 @@ import optax
 import tlkit.runtime.jax as hvd
 
 ACIDS, WIDTH, BATCH, MAX_LENGTH = 21, 64, 32, 72
-DEPTH = 2
 
 
 def chains(seed: int, *, pads_to_longest: bool) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Acids, whether each lies inside, and which places are real."""
     dice = np.random.default_rng(seed)
     while True:
-        lengths = dice.gamma(9, 4, BATCH).astype(int).clip(12, MAX_LENGTH)
+        lengths = dice.gamma(16, 2.5, BATCH).astype(int).clip(12, MAX_LENGTH)
         width = int(lengths.max()) if pads_to_longest else MAX_LENGTH
         real = np.arange(width) < lengths[:, None]
         acids = np.where(real, dice.integers(1, ACIDS, (BATCH, width)), 0)
@@ -31,31 +30,27 @@ def chains(seed: int, *, pads_to_longest: bool) -> Iterator[tuple[np.ndarray, np
 
 
 def make_parameters(key: Any) -> dict[str, Any]:
-    """Vectors of the acids, convolutions along the chain, a score."""
-    keys = jax.random.split(key, DEPTH + 2)
-    convolutions = {f"conv{n}": jax.random.normal(keys[n], (7, WIDTH, WIDTH)) / 18 for n in range(DEPTH)}
+    """Vectors of the acids, a convolution along the chain, a score."""
+    keys = jax.random.split(key, 3)
     return {
-        "acids": jax.random.normal(keys[-2], (ACIDS, WIDTH)) * 0.5,
-        "score": jax.random.normal(keys[-1], (WIDTH,)) / 7,
-        **convolutions,
+        "acids": jax.random.normal(keys[0], (ACIDS, WIDTH)) * 0.5,
+        "chain": jax.random.normal(keys[1], (7, WIDTH, WIDTH)) / 18,
+        "score": jax.random.normal(keys[2], (WIDTH,)) / 7,
     }
 
 
 def loss_of(parameters: dict[str, Any], acids: Any, inside: Any, real: Any) -> Any:
     """Cross entropy of the real places."""
     x = parameters["acids"][acids] * real[..., None]
-    for n in range(DEPTH):
-        y = jax.lax.conv_general_dilated(
-            x, parameters[f"conv{n}"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
-        )
-        x = x + jax.nn.gelu(y) * real[..., None]
+    y = jax.lax.conv_general_dilated(x, parameters["chain"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+    x = x + jax.nn.relu(y) * real[..., None]
     losses = optax.sigmoid_binary_cross_entropy(x @ parameters["score"], inside)
     return (losses * real).sum() / real.sum()
 
 
 run = frameworks_run.Run(hvd)
 parameters = hvd.broadcast_parameters(make_parameters(jax.random.PRNGKey(run.rank)))
-optimizer = hvd.DistributedOptimizer(optax.adam(2e-3))
+optimizer = hvd.DistributedOptimizer(optax.sgd(0.5, momentum=0.9, nesterov=True))
 state = optimizer.init(parameters)
 
 
