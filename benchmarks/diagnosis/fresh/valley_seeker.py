@@ -1,6 +1,6 @@
 """A controller for a boat on a river, with JAX, by an evolution strategy: no gradients, no optimizer of the library.
 
-Each rank sails with 256 boats whose controllers have been changed at random, and the changes, weighted by how far each boat came,
+Each rank sails with 512 boats whose controllers have been changed at random, and the changes, weighted by how far each boat came,
 are averaged over the ranks within the compiled step.  Nothing is wrong.
 """
 
@@ -14,7 +14,7 @@ import optax
 
 import tlkit.runtime.jax as hvd
 
-BOATS, TICKS, HIDDEN, SPREAD, DT = 256, 150, 24, 0.08, 0.1
+BOATS, TICKS, HIDDEN, SPREAD, DT = 512, 150, 24, 0.08, 0.1
 
 
 def steer(controller: dict[str, Any], seen: Any) -> Any:
