@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from recorded import Job
@@ -40,11 +41,18 @@ class Case:
     script: str = "train.py"
     may_lack_cores: bool = False
     """Whether it is right, too, that the machine is loaded; what is wrong has to be found beside it."""
+    framework: str = ""
+    """The package that the script trains with, where it is not PyTorch alone."""
 
     @property
     def slug(self) -> str:
         """The name as a folder's."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    @property
+    def can_train(self) -> bool:
+        """Whether this interpreter has what the script trains with."""
+        return not self.framework or find_spec(self.framework) is not None
 
     def job(self, steps: int, *, is_faulty: bool) -> Job:
         """The run with the fault, or the one without."""

@@ -36,6 +36,7 @@ def _case(
     has_load: bool = False,
     transport: str = "",
     may_lack_cores: bool = False,
+    framework: str = "",
 ) -> Case:
     """A script, with its fault on rank `on` or on all."""
     is_healthy = class_ == "healthy"
@@ -57,6 +58,7 @@ def _case(
         has_load=has_load,
         may_lack_cores=is_healthy or may_lack_cores,
         script=f"fresh/{script}.py",
+        framework=framework,
     )
 
 
@@ -293,4 +295,41 @@ THIRD_STRANGERS = (
     _stranger("words in a loop", "looped_words", "healthy", size=3),
     _stranger("far apart", "far_apart", "healthy", recorder="instrument"),
     _stranger("a painted field", "painted_field", "healthy", recorder="instrument"),
+)
+
+# A fourth author's, who knew none of the rules either: TensorFlow, Keras on each of its backends, and JAX.
+FOURTH_STRANGERS = (
+    _stranger("noise of turbines", "turbine_noise", "compute", (), TWO, steps=100, framework="tensorflow"),
+    _stranger("pressed flowers", "pressed_flowers", "data", (), TWO, framework="tensorflow"),
+    _stranger("tables of tides", "tide_tables", "data", (), TWO, framework="tensorflow"),
+    _stranger("traffic signs", "traffic_signs", "compute", (), TWO, framework="tensorflow"),
+    _stranger(
+        "spectra of stars",
+        "star_spectra",
+        "straggler",
+        (),
+        (0,),
+        size=4,
+        may_lack_cores=True,
+        framework="tensorflow",
+    ),
+    _stranger("topics of the news", "news_topics", "communication", framework="tensorflow"),
+    _stranger("samples of soil", "soil_samples", "communication", framework="tensorflow"),
+    _stranger(
+        "fields from above",
+        "satellite_fields",
+        "data",
+        (),
+        (2,),
+        size=3,
+        may_lack_cores=True,
+        framework="tensorflow",
+    ),
+    _stranger("readings of meters", "meter_readings", "data", (), TWO, framework="keras"),
+    _stranger("lengths of proteins", "protein_lengths", "compute", (), TWO, steps=80, framework="optax"),
+    _stranger("colours of lakes", "lake_colours", "compute", (), TWO, framework="optax"),
+    _stranger("pollen of birches", "birch_pollen", "straggler", (), (1,), framework="keras"),
+    _stranger("glass fibres", "glass_fibres", "healthy", framework="tensorflow"),
+    _stranger("a valley is sought", "valley_seeker", "healthy", framework="optax"),
+    _stranger("forged coins", "forged_coins", "healthy", framework="tensorflow"),
 )

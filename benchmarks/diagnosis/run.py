@@ -6,7 +6,8 @@
 
 A case is right if the verdict has the class and the ranks of the fault and one of the causes that fit; the predicted gain is
 compared with the measured one: what the mean step loses when the fault is taken away, by the loop's own clock.  Every case runs
-three times, with and without its fault in turn.  Cases with a slow link need root (network namespaces) and are left out without.
+three times, with and without its fault in turn.  Cases with a slow link need root (network namespaces) and are left out without;
+so are those of the set `fourth` where TensorFlow, Keras and JAX are not installed: record them with .venv-frameworks/bin/python.
 """
 
 import argparse
@@ -20,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from case import Case, read_case
-from fresh_cases import FRESH_CASES, MORE_STRANGERS, STRANGERS, THIRD_STRANGERS
+from fresh_cases import FOURTH_STRANGERS, FRESH_CASES, MORE_STRANGERS, STRANGERS, THIRD_STRANGERS
 from hard_cases import HARD_CASES
 from judging import Report, analyse_all
 from plain_cases import PLAIN_CASES
 from recorded import Job, is_recorded, mean_step_ms, record_all
 
-CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS + MORE_STRANGERS + THIRD_STRANGERS
+CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS + MORE_STRANGERS + THIRD_STRANGERS + FOURTH_STRANGERS
 SETS = {
     "all": CASES,
     "plain": PLAIN_CASES,
@@ -35,6 +36,7 @@ SETS = {
     "strangers": STRANGERS,
     "more-strangers": MORE_STRANGERS,
     "third": THIRD_STRANGERS,
+    "fourth": FOURTH_STRANGERS,
 }
 MAX_HEALTHY_GAIN = 0.05
 """What a healthy run may be promised."""
@@ -64,6 +66,9 @@ def record(into: Path, cases: Sequence[Case], steps: int, rounds: int, clean_rou
         for case in cases:
             if case.limit is not None and os.geteuid():
                 print(f"{case.name}: left out, network namespaces need root")
+                continue
+            if not case.can_train:
+                print(f"{case.name}: left out, {case.framework} is not installed beside {sys.executable}")
                 continue
             folder = into / case.slug / str(number)
             runs.append((f"{case.name}, {number}", case.job(steps, is_faulty=True), folder / "faulty"))
