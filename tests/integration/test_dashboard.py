@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -14,52 +13,19 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from tests.attack.harness import TOKEN, collecting, start_push
 from tests.attack.harness import wait_for as until
 from tlkit.timeline import open_trace
 from tlkit.timeline.record.flight import RECORDING, WHY
 
+from .browser import LONG_MS, needs_chromium
 from .ranks import REPOSITORY, finish_ranks, run_script, start_ranks
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-#: More than is needed: machines that test are busy.
-LONG_MS = 60_000
 PAGES = ("verdict", "steps", "ranks", "communication", "data", "devices", "timeline", "compare")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page that must not complain."""
-    page = browser.new_page(viewport={"width": 1300, "height": 850})
-    page.set_default_timeout(LONG_MS)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    page.close()
-    assert complaints == []
+pytestmark = needs_chromium
 
 
 STEPS = 30

@@ -8,24 +8,15 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from .browser import LONG_MS, needs_chromium, visited
 from .ranks import REPOSITORY
-from .test_dashboard import CHROMIUM, FLAGS, PAGES, serve, stop, wait_for
+from .test_dashboard import PAGES, serve, stop, wait_for
 
 SAMPLES = REPOSITORY / "samples" / "traces"
-#: More than is needed: machines that test are busy.
-LONG_MS = 60_000
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +38,8 @@ def address(runs: Path) -> Iterator[str]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A page that must not complain; scripts of tests may be put into it."""
-    context = browser.new_context(viewport={"width": 1300, "height": 850}, bypass_csp=True)
-    page = context.new_page()
-    page.set_default_timeout(LONG_MS)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    context.close()
-    assert complaints == []
+    with visited(browser, bypass_csp=True) as page:
+        yield page
 
 
 def open_page(page: Page, address: str, name: str) -> None:
@@ -200,7 +184,9 @@ def test_paper_shows_what_is_folded(page: Page, address: str) -> None:
     page.emulate_media(media="print")
     assert cell.is_visible()
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 41, 51)"
-    assert {page.evaluate("e => getComputedStyle(e).overflowX", each) for each in page.locator(".scrolls").element_handles()} == {"visible"}
+    assert {
+        page.evaluate("e => getComputedStyle(e).overflowX", each) for each in page.locator(".scrolls").element_handles()
+    } == {"visible"}
     assert not page.locator("#what-if").is_visible()
 
 

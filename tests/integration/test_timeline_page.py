@@ -3,46 +3,24 @@
 import json
 import re
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from .test_dashboard import CHROMIUM, FLAGS, serve, stop
+from .browser import LONG_MS, needs_chromium
+from .test_dashboard import serve, stop
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+    needs_chromium,
     pytest.mark.timeout(600),  # several servers and a browser, on whatever machine
 ]
-WAIT_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page that must not complain."""
-    page = browser.new_page(viewport={"width": 1300, "height": 850})
-    page.set_default_timeout(WAIT_MS)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    page.close()
-    assert complaints == []
 
 
 def until(page: Page, expression: str) -> None:
     """Wait until it holds.  Asked from here: under the page's policy a script may not evaluate text."""
-    deadline = time.monotonic() + WAIT_MS / 1000
+    deadline = time.monotonic() + LONG_MS / 1000
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, expression
         page.wait_for_timeout(50)
