@@ -109,7 +109,8 @@ def main() -> None:
         )
     columns = spans * COLUMN_NBYTES
     print(
-        f"memory of the server: {describe_memory(memory)} after the last question, {describe_memory(idle_memory)} {IDLE_S} s later; "
+        f"memory of the server: {describe_memory(memory)} after the last question, "
+        f"{describe_memory(idle_memory)} {IDLE_S} s later; "
         f"the columns of {spans:,} spans are {columns / 1e6:.0f} MB"
     )
 

@@ -213,7 +213,9 @@ def _load_table(folder: Path, name: str, described: dict[str, Any]) -> pd.DataFr
     can_be_mapped = is_local(folder)
     for (column, dtype), piece in zip(TABLES[name].items(), described["pieces"][name], strict=True):
         mapped = _mapped(path) if can_be_mapped else None
-        content = _part_of(path, piece) if mapped is None else pa.py_buffer(memoryview(mapped)[piece[0] : sum(piece[:2])])
+        content = (
+            _part_of(path, piece) if mapped is None else pa.py_buffer(memoryview(mapped)[piece[0] : sum(piece[:2])])
+        )
         values = _decoded(content, piece)[column].to_numpy()
         if len(values) != rows:
             raise ValueError(f"{name}.{column}: rows are missing")
@@ -223,9 +225,8 @@ def _load_table(folder: Path, name: str, described: dict[str, Any]) -> pd.DataFr
             raise ValueError(f"{name}.{column}: there is no such text")
         else:
             part[column] = (values, texts[column])
-        if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-            # It has been looked at once, for the checksum: what nobody looks at again need not be in memory.
-            mapped.madvise(mmap.MADV_DONTNEED)
+        if mapped is not None:
+            _leave(mapped)  # looked at in full, for the checksum: what nobody looks at again need not be in memory
     return assemble(TABLES[name], [part])
 
 
@@ -251,6 +252,17 @@ def is_mapped(values: np.ndarray) -> bool:
     """Whether an array lies in a file of the cache, and is in memory only where somebody has looked at it."""
     at = values.__array_interface__["data"][0]
     return any(begin <= at < begin + len(mapped) for mapped in list(_MAPPINGS) for begin in (_address_of(mapped),))
+
+
+def leave_memory() -> None:
+    """Have columns that lie in files of the cache out of this process's memory, until somebody looks at them again."""
+    for mapped in list(_MAPPINGS):
+        _leave(mapped)
+
+
+def _leave(mapped: mmap.mmap) -> None:
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _address_of(mapped: mmap.mmap) -> int:
