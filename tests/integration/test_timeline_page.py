@@ -330,6 +330,28 @@ def test_rows_are_folded_filtered_pinned_and_opened(page: Page, slow_rank: str) 
     assert [item[2] for item in page.evaluate(shown)] == ["compute", "compute"]
 
 
+def test_counters_are_tracks(page: Page, slow_rank: str) -> None:
+    """A click opens those of a rank: each has its values on the screen, between its lowest and highest; a link opens them, too."""
+    open_at(page, f"{slow_rank}/timeline")
+    where = page.evaluate(
+        """(() => { const pane = window.tlkit.timeline.panes[0];
+        return pane.y(pane.layout.items.find(item => item.type === 'group' && item.label.includes('counters'))); })()"""
+    )
+    page.locator("#timeline").click(position={"x": 130, "y": where + 8})
+    until(page, "Object.keys(window.tlkit.timeline.panes[0].counters).length > 3")
+    shown = page.evaluate(
+        """(() => { const pane = window.tlkit.timeline.panes[0]; return pane.visible().filter(item => item.type === 'counter')
+        .map(item => [item.label, pane.rows.counters[item.counter], pane.counters[item.counter] || []]); })()"""
+    )
+    assert "process memory" in " ".join(label for label, _, _ in shown)
+    for _, counter, points in shown:
+        assert points
+        assert all(counter["low"] <= least <= most <= counter["high"] for _, least, most in points)
+    page.wait_for_url("**open=counter*")
+    open_at(page, page.url)
+    until(page, "Object.keys(window.tlkit.timeline.panes[0].counters).length > 3")
+
+
 def test_names_of_spans_and_lanes_stay_text(page: Page, tmp_path: Path) -> None:
     """Markup as a span's name, in its args and as a lane: in the table, the panels, the legend and the address."""
     evil = "<img src=x onerror=window.hacked=1>"
