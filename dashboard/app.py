@@ -1,5 +1,6 @@
 """The application: frame, navigation, and one callback that shows the page that the address names."""
 
+import json
 import time
 from importlib import import_module
 from pathlib import Path
@@ -9,7 +10,7 @@ from urllib.parse import parse_qsl
 from dash import Dash, Input, Output, State, dcc, html, no_update, set_props
 from dash.exceptions import PreventUpdate
 
-from ..collector.predict.controls import SLIDERS, changes_of, predict_in_words
+from ..collector.predict.controls import AS_IT_IS, SLIDERS, changes_of, predict_in_words
 from ..collector.service.compression import compress_answers
 from ..collector.service.guard import protect
 from ..timeline.commands.arguments import clean
@@ -38,6 +39,8 @@ PAGES: Final = {
 #: How often a live page asks whether there is something new, ms; and one that has nothing to show yet.
 REFRESH_MS: Final = 1000
 OPENING_MS: Final = 500
+#: Of the address: where the sliders stand, of which a kept first screen knows nothing (pages/verdict.py has the same name).
+_CONTROLS: Final = "what-if"
 #: Longer addresses are nobody's.
 MAX_QUERY: Final = 2000
 
@@ -168,7 +171,7 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         name, key = _page_key(path, search, theme)
         if name == "timeline" and isinstance(shape, dict) and shape.get("key") == key:
             return no_update, no_update  # the script follows the address by itself
-        if name != "verdict":
+        if name != "verdict" or _CONTROLS in asked(search):
             source.wait()
         blocks = _blocks(source, name, search, theme)
         return (contain(key, blocks) if source.is_growing else blocks), describe(key, blocks)
@@ -241,6 +244,12 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         }
         return predicted(source, changes_of(percents, list(map(str, switches)) if isinstance(switches, list) else []))
 
+    names = json.dumps([slider.name for slider in SLIDERS])
+    app.clientside_callback(
+        f"function(...values) {{ return window.tlkit.keepControls({names}, {AS_IT_IS}, values); }}",
+        [Input(f"what-if-{slider.name}", "value") for slider in SLIDERS],
+        Input("what-if-switches", "value"),
+    )
     if source.ask_dump is not None:
         app.callback(Output("dump-answer", "children"), Input("dump", "n_clicks"), prevent_initial_call=True)(
             lambda clicks: asked_dump(source, clicks)
@@ -289,7 +298,7 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     if name not in PAGES:
         return empty("There is no such page", f"Choose one of {', '.join(PAGES)}.")
     first, opening = source.first, source.opening
-    if first is not None and opening is not None and name == "verdict":
+    if first is not None and opening is not None and name == "verdict" and _CONTROLS not in asked(search):
         opening.begin_soon()
         return first.blocks["dark" if theme == "dark" else "light"]
     opening, analysis = source.opening, source.analysis

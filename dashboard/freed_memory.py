@@ -1,4 +1,4 @@
-"""What a large analysis has freed goes back to the system, rather than staying with the process for good."""
+"""What a large analysis has freed goes back to the system, rather than staying with the process for good; and mapped columns."""
 
 import ctypes
 import gc
@@ -22,9 +22,12 @@ def give_back() -> None:
     """
     import pyarrow as pa  # noqa: PLC0415  whoever gives something back has loaded it
 
+    from ..timeline.read.cache import leave_memory  # noqa: PLC0415  as well
+
     # Analyses refer to themselves in circles, of which the interpreter sees nothing until it has made many more objects.
     gc.collect()
     pa.default_memory_pool().release_unused()
+    leave_memory()
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
         trim, option = getattr(library, "malloc_trim", None), getattr(library, "mallopt", None)

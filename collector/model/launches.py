@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.model.trace import LAUNCH_COLUMNS, by_rank, make_table
+from ...timeline.read.cache import is_mapped
 
 if TYPE_CHECKING:
     from ..analysis import Analysis
@@ -58,17 +59,26 @@ def rank_of(table: pd.DataFrame, rank: int) -> pd.DataFrame:
     return rows
 
 
-def slim(analysis: "Analysis") -> tuple["Analysis", Launches]:
-    """An analysis with all that it has found out, whose trace has no launches and narrower spans; and the launches."""
+def slim(analysis: "Analysis") -> "tuple[Analysis, Launches | None]":
+    """An analysis with all that it has found out, whose trace has no launches and narrower spans; and the launches.
+
+    Of a trace whose columns are mapped files the launches stay there, and the second is None: packed they would take memory.
+    """
     facts = analysis.facts
     _ = facts.device  # which needs them
     trace = facts.trace
-    lean = replace(
-        facts, trace=replace(trace, launches=trace.launches.iloc[:0].copy(), spans=_with_narrow_numbers(trace.spans))
-    )
+    launches = None if _are_mapped(trace.launches) else Launches(trace.launches)
+    left = trace.launches if launches is None else trace.launches.iloc[:0].copy()
+    lean = replace(facts, trace=replace(trace, launches=left, spans=_with_narrow_numbers(trace.spans)))
     given = {field.name for field in fields(facts)}
     vars(lean).update({name: found for name, found in vars(facts).items() if name not in given})
-    return replace(analysis, facts=lean), Launches(trace.launches)
+    return replace(analysis, facts=lean), launches
+
+
+def _are_mapped(launches: pd.DataFrame) -> bool:
+    """Whether all of their numbers lie in files."""
+    numbers = [column.to_numpy() for name, column in launches.items() if LAUNCH_COLUMNS[str(name)] != "category"]
+    return bool(len(launches)) and all(map(is_mapped, numbers))
 
 
 def _with_narrow_numbers(spans: pd.DataFrame) -> pd.DataFrame:

@@ -162,12 +162,18 @@ class Difference:
         return self.rank_ns - self.typical_ns
 
 
+#: Slower ones are no bandwidth that anybody compares.
+_SLOWEST_GBPS: Final = 0.001
+
+
 def bandwidth_words(gbps: float) -> str:
     """GB/s for a table.
 
-    >>> bandwidth_words(125.69), bandwidth_words(0.4), bandwidth_words(0.0), bandwidth_words(0.00042)
-    ('126', '0.400', '-', '0.00042')
+    >>> bandwidth_words(125.69), bandwidth_words(0.4), bandwidth_words(0.0), bandwidth_words(0.0022), bandwidth_words(0.00000075)
+    ('126', '0.400', '-', '0.0022', '<0.001')
     """
     if gbps <= 0:
         return "-"
-    return f"{gbps:.0f}" if gbps >= 100 else f"{gbps:.3f}" if gbps >= 0.01 else f"{gbps:.2g}"  # noqa: PLR2004
+    if gbps < _SLOWEST_GBPS:
+        return f"<{_SLOWEST_GBPS}"
+    return f"{gbps:.0f}" if gbps >= 100 else f"{gbps:.3f}" if gbps >= 0.01 else f"{gbps:.4f}"  # noqa: PLR2004

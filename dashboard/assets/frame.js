@@ -20,6 +20,17 @@ window.tlkit = (() => {
     return "";
   }
 
+  // Where sliders and switches stand belongs to the address, so that it can be shared; those that change nothing are left out.
+  function keepControls(names, asItIs, values) {
+    if (!["", "verdict"].includes(location.pathname.replaceAll("/", ""))) return;
+    const moved = names.map((name, k) => [name, values[k]]).filter(([, value]) => typeof value === "number" && value < asItIs);
+    const wanted = [...moved.map(pair => pair.join(":")), ...(values[names.length] || [])].join(",");
+    const query = new URLSearchParams(location.search);
+    if ((query.get("what-if") || "") === wanted) return;
+    if (wanted) query.set("what-if", wanted); else query.delete("what-if");
+    history.replaceState(history.state, "", location.pathname + (query.size ? `?${query}` : ""));
+  }
+
   const unfolded = new Set();
   addEventListener("toggle", event => {
     const key = event.target.dataset.key;
@@ -71,5 +82,5 @@ window.tlkit = (() => {
     if (event.key === "k" || event.key === "K") { document.getElementById("theme-switch").click(); return; }
     if (window.tlkit.timeline && window.tlkit.timeline.key(event)) event.preventDefault();
   });
-  return { switchTheme, setTitle, timeline: null };
+  return { switchTheme, setTitle, keepControls, timeline: null };
 })();

@@ -6,7 +6,7 @@ from dash import dcc, html
 
 from ...collector.findings import Finding
 from ...collector.model.words import milliseconds
-from ...collector.predict.controls import AS_IT_IS, SLIDERS, SWITCHES, predict_in_words
+from ...collector.predict.controls import AS_IT_IS, SLIDERS, SWITCHES, changes_of, from_address, predict_in_words
 from ...collector.reports import figures, figures_ranks
 from ...collector.reports.summary import CODE_TITLE, describe_steps, title_of
 from ...timeline.commands.arguments import clean
@@ -16,6 +16,8 @@ from ..timeline.evidence import place_of
 from ..words import explain
 from . import View
 
+#: Of the address: where the sliders and switches stand.
+CONTROLS: Final = "what-if"
 #: Steps of the plan that are shown.
 MAX_PLAN: Final = 5
 
@@ -42,7 +44,7 @@ def layout(view: View) -> Any:
         else None,
         _code(view),
         _findings(view),
-        what_if() if has_steps and facts.breakdown.knows_compute else None,
+        what_if(view) if has_steps and facts.breakdown.knows_compute else None,
         card("Notes", html.Ul([html.Li(clean(note)) for note in summary.notes])) if summary.notes else None,
         explain("own work", "exposed", "negotiate", "queue", "collective", "typical rank", "interval", "p95"),
     ]
@@ -173,8 +175,9 @@ def _nothing(view: View) -> str:
     return "What changes would gain is unknown: this recording has no steps."
 
 
-def what_if() -> Any:
-    """The sliders: the same whatever comes, so that a live page leaves them alone (blocks.py)."""
+def what_if(view: View) -> Any:
+    """The sliders, as the address has them: the same whatever comes, so that a live page leaves them alone (blocks.py)."""
+    percents, switched = from_address(view.query.get(CONTROLS, ""))
     kept = {"persistence": True, "persistence_type": "memory"}
     marks = {0: "none", AS_IT_IS // 2: "half", AS_IT_IS: "as it is"}
     sliders = [
@@ -185,7 +188,7 @@ def what_if() -> Any:
                     0,
                     AS_IT_IS,
                     5,
-                    value=AS_IT_IS,
+                    value=percents.get(slider.name, AS_IT_IS),
                     marks=marks,
                     id=f"what-if-{slider.name}",
                     allow_direct_input=False,
@@ -198,13 +201,15 @@ def what_if() -> Any:
     ]
     switches = dcc.Checklist(
         options=[{"label": f" {label}", "value": change} for label, change in SWITCHES],
-        value=[],
+        value=switched,
         id="what-if-switches",
         className="switches",
         **kept,
     )
     # With what it says at first: a page that comes by itself once its run has been opened has nobody ask for it.
-    answer = html.P(predict_in_words(None, ()), id="what-if-answer", className="gain", role="status")
+    facts = None if view.source.is_live else view.analysis.facts
+    said = predict_in_words(facts, changes_of(percents, switched))
+    answer = html.P(clean(said), id="what-if-answer", className="gain", role="status")
     return html.Section(
         [html.H2("What if"), html.Div(sliders, className="sliders"), switches, answer],
         className="card",

@@ -1,15 +1,37 @@
-"""Dashboards that several modules look at: served once."""
+"""Dashboards that several modules look at, served once, and the browser that they are looked at with."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.unit.collector.test_device import kernel, kineto, launch
 
+from .browser import CHROMIUM, FLAGS, visited
 from .ranks import REPOSITORY
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
 TRACES = REPOSITORY / "samples" / "traces"
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """For one module only: while it is there, no other test can have an event loop on this thread."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: "Browser") -> "Iterator[Page]":
+    """A page that must not complain."""
+    with visited(browser) as page:
+        yield page
 
 
 def _served(*arguments: str) -> Iterator[str]:

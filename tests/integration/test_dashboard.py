@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -11,54 +10,22 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from tests.attack.harness import TOKEN, collecting, start_push
 from tests.attack.harness import wait_for as until
 from tlkit.timeline import open_trace
 from tlkit.timeline.record.flight import RECORDING, WHY
 
+from .browser import LONG_MS, needs_chromium
 from .ranks import REPOSITORY, finish_ranks, run_script, start_ranks
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-#: More than is needed: machines that test are busy.
-LONG_MS = 60_000
 PAGES = ("verdict", "steps", "ranks", "communication", "data", "devices", "timeline", "compare")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page that must not complain."""
-    page = browser.new_page(viewport={"width": 1300, "height": 850})
-    page.set_default_timeout(LONG_MS)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    page.close()
-    assert complaints == []
+pytestmark = needs_chromium
 
 
 STEPS = 30
@@ -212,6 +179,18 @@ def test_every_page_says_which_run_it_is_about(page: Page, address: str) -> None
         assert page.locator("h1").count() == 1
 
 
+def asked_of(url: str) -> dict[str, str]:
+    """What an address asks for: the timeline writes its own in another order than links to it have."""
+    return dict(parse_qsl(urlsplit(url).query))
+
+
+def painted_address(page: Page) -> str:
+    """The address of the timeline once it has written into it what it shows."""
+    painted(page)
+    page.wait_for_url(re.compile(r"[?&]from=\d+"))
+    return page.url
+
+
 def test_the_straggler_is_two_clicks_away(page: Page, address: str) -> None:
     """From the first screen to the rank that the others wait for, and to its spans."""
     page.goto(address)
@@ -221,8 +200,10 @@ def test_the_straggler_is_two_clicks_away(page: Page, address: str) -> None:
     assert "rank 1" in marked.inner_text()
     page.goto(address)
     page.get_by_text("See it on the timeline").click()
-    page.wait_for_selector("#timeline canvas")
-    assert re.search(r"ranks=(0%2C)?1&show=forward", page.url)
+    for asked in (asked_of(page.url), asked_of(painted_address(page))):
+        assert asked["ranks"].split(",")[-1] == "1"
+        assert asked["show"] == "forward"
+        assert int(asked["step"]) > 0
 
 
 def test_sliders_answer(page: Page, address: str) -> None:

@@ -8,37 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from tests.attack.harness import wait_for as until
 from tlkit.timeline.read import cache_entries
 
-from .test_dashboard import CHROMIUM, FLAGS, HELD, LONG_MS, SLOW_RANK, answering, is_quiet, stop
+from .browser import needs_chromium, visited
+from .test_dashboard import HELD, SLOW_RANK, answering, is_quiet, stop
 
 SENTENCE = "longer than the other rank in every step, in forward"
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def visited(browser: Browser) -> Iterator[Page]:
-    """A page that must not complain."""
-    page = browser.new_page(viewport={"width": 1300, "height": 850})
-    page.set_default_timeout(LONG_MS)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    page.close()
-    assert complaints == []
+pytestmark = needs_chromium
 
 
 @contextmanager

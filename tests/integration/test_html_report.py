@@ -4,16 +4,16 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser
 
 from tlkit.collector.analysis import analyze
 from tlkit.collector.reports.html import to_html
 from tlkit.collector.reports.summary import summarize
 
+from .browser import needs_chromium
 from .ranks import REPOSITORY
-from .test_dashboard import CHROMIUM, FLAGS
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+pytestmark = needs_chromium
 
 #: Cells that begin with a digit and have more than one line.
 BROKEN = """() => Array.from(document.querySelectorAll('td')).filter(cell => {
@@ -24,28 +24,25 @@ BROKEN = """() => Array.from(document.querySelectorAll('td')).filter(cell => {
 COLOURS = "() => { const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]; }"
 
 
-def test_a_report_is_for_every_screen_and_for_paper(tmp_path: Path) -> None:
+def test_a_report_is_for_every_screen_and_for_paper(browser: Browser, tmp_path: Path) -> None:
     """axe finds nothing; on a narrow sheet numbers stay in one line, evidence is open, and dark screens print black on white."""
     axe = pytest.importorskip("axe_playwright_python")
     script = (resources.files(axe) / "axe.min.js").read_text()
     report = tmp_path / "report.html"
     analysis = analyze(REPOSITORY / "samples" / "traces" / "slow-rank")
     report.write_text(to_html(summarize(analysis), analysis))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        colours = {}
-        for theme in ("light", "dark"):
-            page = browser.new_context(viewport={"width": 700, "height": 900}, color_scheme=theme).new_page()
-            page.goto(report.as_uri())
-            page.evaluate(script)
-            assert [item["id"] for item in page.evaluate("axe.run()")["violations"]] == []
-            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-            colours[theme] = page.evaluate(COLOURS)
-            assert not page.locator("pre").first.is_visible()
-            page.emulate_media(media="print")
-            assert page.locator("pre").first.is_visible()
-            assert page.evaluate(BROKEN) == []
-            colours[f"{theme} on paper"] = page.evaluate(COLOURS)
-        browser.close()
+    colours = {}
+    for theme in ("light", "dark"):
+        page = browser.new_context(viewport={"width": 700, "height": 900}, color_scheme=theme).new_page()
+        page.goto(report.as_uri())
+        page.evaluate(script)
+        assert [item["id"] for item in page.evaluate("axe.run()")["violations"]] == []
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        colours[theme] = page.evaluate(COLOURS)
+        assert not page.locator("pre").first.is_visible()
+        page.emulate_media(media="print")
+        assert page.locator("pre").first.is_visible()
+        assert page.evaluate(BROKEN) == []
+        colours[f"{theme} on paper"] = page.evaluate(COLOURS)
     assert colours["light"] != colours["dark"]
     assert colours["light on paper"] == colours["dark on paper"] == colours["light"]

@@ -1,6 +1,7 @@
 """The pages in a real browser, over recorded samples: what they tell, and that everybody can use them."""
 
 import gzip
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -8,24 +9,15 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from .browser import LONG_MS, needs_chromium, visited
 from .ranks import REPOSITORY
-from .test_dashboard import CHROMIUM, FLAGS, PAGES, serve, stop, wait_for
+from .test_dashboard import PAGES, serve, stop, wait_for
 
 SAMPLES = REPOSITORY / "samples" / "traces"
-#: More than is needed: machines that test are busy.
-LONG_MS = 60_000
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +39,8 @@ def address(runs: Path) -> Iterator[str]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A page that must not complain; scripts of tests may be put into it."""
-    context = browser.new_context(viewport={"width": 1300, "height": 850}, bypass_csp=True)
-    page = context.new_page()
-    page.set_default_timeout(LONG_MS)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    context.close()
-    assert complaints == []
+    with visited(browser, bypass_csp=True) as page:
+        yield page
 
 
 def open_page(page: Page, address: str, name: str) -> None:
@@ -81,12 +66,19 @@ def test_nobody_is_shut_out(page: Page, address: str, theme: str) -> None:
 
 
 def test_a_phone_scrolls_tables_and_never_the_page(page: Page, address: str) -> None:
-    """At 390 pixels: nothing is wider than the screen, the header is one row, no word is broken in a table."""
+    """At 390 pixels: nothing is wider than the screen, one row of the header stays, no word is broken in a table."""
     page.set_viewport_size({"width": 390, "height": 844})
     for name in PAGES:
         open_page(page, address, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        assert page.evaluate("document.querySelector('header').offsetHeight") < 70, name
+        run = page.locator("#run").bounding_box()
+        assert run is not None
+        assert "2 ranks on" in page.locator("#run").inner_text()
+        assert run["height"] < 40, name
+        page.evaluate("document.querySelector('header').style.marginBottom = '2000px'; scrollTo(0, 200)")
+        page.wait_for_function("scrollY > 100")
+        assert page.evaluate("document.querySelector('header').getBoundingClientRect().bottom") < 70, name
+        page.evaluate("document.querySelector('header').style.marginBottom = ''; scrollTo(0, 0)")
         here = page.locator("header nav a[aria-current]").bounding_box()
         assert here is not None
         assert 0 <= here["x"] <= here["x"] + here["width"] <= 390, name
@@ -157,6 +149,46 @@ def test_a_step_opens_its_drawer(page: Page, address: str) -> None:
     page.wait_for_selector("#step-drawer")
     page.get_by_role("link", name="close").click()
     page.locator("#step-drawer").wait_for(state="detached")
+
+
+def test_sliders_are_in_the_address(page: Page, browser: Browser, address: str) -> None:
+    """Where they stand, and what that would bring: in a link, after back, and gone from it when all is as it is."""
+    open_page(page, address, "verdict")
+    slider, answer = page.locator("#what-if [role=slider]").first, page.locator("#what-if-answer")
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    page.get_by_text("no stragglers").click()
+    page.wait_for_url("**/verdict?what-if=data%3A95%2Cstraggler%3Dnone")
+    answer.get_by_text(re.compile(r"[1-9]\d% less\.$")).wait_for()  # that of both
+    said, link = answer.inner_text(), page.url
+    page.get_by_role("link", name="Ranks").click()
+    page.get_by_text("Who waits for whom").first.wait_for()
+    page.go_back()
+    answer.get_by_text(said).wait_for()
+    with visited(browser) as other:
+        other.goto(link)
+        other.locator("#what-if-answer").get_by_text(said).wait_for()
+        assert other.locator("#what-if [role=slider]").first.get_attribute("aria-valuenow") == "95"
+        assert other.url == link
+        other.locator("#what-if [role=slider]").first.focus()
+        other.keyboard.press("ArrowRight")
+        other.get_by_text("no stragglers").click()
+        other.wait_for_url("**/verdict")
+
+
+def test_paper_shows_what_is_folded(page: Page, address: str) -> None:
+    """Printed in dark, too: evidence and words are open, nothing scrolls, and the ink is dark."""
+    open_page(page, address, "verdict")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    cell = page.locator("details[data-key] td").first
+    assert not cell.is_visible()
+    page.emulate_media(media="print")
+    assert cell.is_visible()
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 41, 51)"
+    assert {
+        page.evaluate("e => getComputedStyle(e).overflowX", each) for each in page.locator(".scrolls").element_handles()
+    } == {"visible"}
+    assert not page.locator("#what-if").is_visible()
 
 
 def test_compare_chooses_among_the_runs_that_were_offered(page: Page, address: str) -> None:

@@ -1,27 +1,18 @@
 """Ten questions that an engineer asks, each answered from the first screen, with the clicks counted as the guide counts them."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Locator, Page
 
+from .browser import needs_chromium
 from .ranks import REPOSITORY
-from .test_dashboard import CHROMIUM, FLAGS
-from .test_timeline_page import WAIT_MS, cells, painted
+from .test_timeline_page import cells, painted
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+    needs_chromium,
     pytest.mark.timeout(600),
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 class Visitor:
@@ -49,15 +40,8 @@ class Visitor:
 
 
 @pytest.fixture
-def visitor(browser: Browser) -> Iterator[Visitor]:
-    page = browser.new_page(viewport={"width": 1300, "height": 850})
-    page.set_default_timeout(WAIT_MS)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield Visitor(page)
-    page.close()
-    assert complaints == []
+def visitor(page: Page) -> Visitor:
+    return Visitor(page)
 
 
 def arrive(visitor: Visitor, address: str) -> None:

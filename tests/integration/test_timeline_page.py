@@ -3,46 +3,24 @@
 import json
 import re
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from .test_dashboard import CHROMIUM, FLAGS, serve, stop
+from .browser import LONG_MS, needs_chromium
+from .test_dashboard import serve, stop
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+    needs_chromium,
     pytest.mark.timeout(600),  # several servers and a browser, on whatever machine
 ]
-WAIT_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page that must not complain."""
-    page = browser.new_page(viewport={"width": 1300, "height": 850})
-    page.set_default_timeout(WAIT_MS)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    page.close()
-    assert complaints == []
 
 
 def until(page: Page, expression: str) -> None:
     """Wait until it holds.  Asked from here: under the page's policy a script may not evaluate text."""
-    deadline = time.monotonic() + WAIT_MS / 1000
+    deadline = time.monotonic() + LONG_MS / 1000
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, expression
         page.wait_for_timeout(50)
@@ -350,6 +328,28 @@ def test_rows_are_folded_filtered_pinned_and_opened(page: Page, slow_rank: str) 
     page.locator("#timeline-collapse").click()
     until(page, "window.tlkit.timeline.panes[0].layout.items.length === 2")
     assert [item[2] for item in page.evaluate(shown)] == ["compute", "compute"]
+
+
+def test_counters_are_tracks(page: Page, slow_rank: str) -> None:
+    """A click opens those of a rank: each has its values on the screen, between its lowest and highest; a link opens them, too."""
+    open_at(page, f"{slow_rank}/timeline")
+    where = page.evaluate(
+        """(() => { const pane = window.tlkit.timeline.panes[0];
+        return pane.y(pane.layout.items.find(item => item.type === 'group' && item.label.includes('counters'))); })()"""
+    )
+    page.locator("#timeline").click(position={"x": 130, "y": where + 8})
+    until(page, "Object.keys(window.tlkit.timeline.panes[0].counters).length > 3")
+    shown = page.evaluate(
+        """(() => { const pane = window.tlkit.timeline.panes[0]; return pane.visible().filter(item => item.type === 'counter')
+        .map(item => [item.label, pane.rows.counters[item.counter], pane.counters[item.counter] || []]); })()"""
+    )
+    assert "process memory" in " ".join(label for label, _, _ in shown)
+    for _, counter, points in shown:
+        assert points
+        assert all(counter["low"] <= least <= most <= counter["high"] for _, least, most in points)
+    page.wait_for_url("**open=counter*")
+    open_at(page, page.url)
+    until(page, "Object.keys(window.tlkit.timeline.panes[0].counters).length > 3")
 
 
 def test_names_of_spans_and_lanes_stay_text(page: Page, tmp_path: Path) -> None:

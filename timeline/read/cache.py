@@ -10,6 +10,7 @@ by those on the common clock) is then given back alone, and places of args are r
 
 import hashlib
 import logging
+import mmap
 import os
 import time
 import weakref
@@ -55,6 +56,9 @@ _RACY_NS: Final = 20_000_000
 _ENDING: Final = ".arrow"
 #: The file that says where args lie, or that holds them.
 _ARGS: Final = "args"
+
+#: Files that are mapped, for as long as somebody has a column of them.
+_MAPPINGS: Final = weakref.WeakSet[mmap.mmap]()
 
 Piece = list[int]
 """Where something lies in a file: offset, bytes, checksum."""
@@ -205,23 +209,65 @@ def _decoded(content: pa.Buffer | bytes, piece: Piece) -> pa.Table:
 def _load_table(folder: Path, name: str, described: dict[str, Any]) -> pd.DataFrame:
     texts, rows = described["texts"][name], described["rows"][name]
     part: dict[str, np.ndarray | Encoded] = {}
-    path = str(folder / f"{name}{_ENDING}")
-    # Mapped, no memory has to be found and filled, and a column that is replaced gives its own mapping back.  But another host
-    # may remove what lies in a shared home, and a page that cannot be had any more ends the process: there it is read.
-    opened = pa.memory_map if is_local(folder) else pa.OSFile
+    path = folder / f"{name}{_ENDING}"
+    can_be_mapped = is_local(folder)
     for (column, dtype), piece in zip(TABLES[name].items(), described["pieces"][name], strict=True):
-        with opened(path) as file:
-            file.seek(piece[0])
-            values = _decoded(file.read_buffer(piece[1]), piece)[column].to_numpy()
+        mapped = _mapped(path) if can_be_mapped else None
+        content = (
+            _part_of(path, piece) if mapped is None else pa.py_buffer(memoryview(mapped)[piece[0] : sum(piece[:2])])
+        )
+        values = _decoded(content, piece)[column].to_numpy()
         if len(values) != rows:
             raise ValueError(f"{name}.{column}: rows are missing")
         if dtype != "category":
             part[column] = values
-            continue
-        if rows and not -1 <= int(values.min()) <= int(values.max()) < len(texts[column]):
+        elif rows and not -1 <= int(values.min()) <= int(values.max()) < len(texts[column]):
             raise ValueError(f"{name}.{column}: there is no such text")
-        part[column] = (values, texts[column])
+        else:
+            part[column] = (values, texts[column])
+        if mapped is not None:
+            _leave(mapped)  # looked at in full, for the checksum: what nobody looks at again need not be in memory
     return assemble(TABLES[name], [part])
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """A file's content, which the system reads when it is looked at.
+
+    No memory has to be found and filled, and a column that is replaced gives its own mapping back.  But another host may remove
+    what lies in a shared home, and a page that cannot be had any more ends the process: there files are read.
+    """
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    _MAPPINGS.add(mapped)
+    return mapped
+
+
+def _part_of(path: Path, piece: Piece) -> bytes:
+    with path.open("rb") as file:
+        file.seek(piece[0])
+        return file.read(piece[1])
+
+
+def is_mapped(values: np.ndarray) -> bool:
+    """Whether an array lies in a file of the cache, and is in memory only where somebody has looked at it."""
+    at = values.__array_interface__["data"][0]
+    return any(begin <= at < begin + len(mapped) for mapped in list(_MAPPINGS) for begin in (_address_of(mapped),))
+
+
+def leave_memory() -> None:
+    """Have columns that lie in files of the cache out of this process's memory, until somebody looks at them again."""
+    for mapped in list(_MAPPINGS):
+        _leave(mapped)
+
+
+def _leave(mapped: mmap.mmap) -> None:
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _address_of(mapped: mmap.mmap) -> int:
+    found: int = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+    return found
 
 
 def _store_args(folder: Path, raw_args: Sequence[bytes], sources: Sequence[Source]) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from tlkit.collector.model.idle import SYNCHRONISATION
 from tlkit.collector.model.launches import Launches, slim
 from tlkit.collector.model.memory import OUTSIDE, find_memory
 from tlkit.collector.reports.summary import summarize
+from tlkit.dashboard.source import Source
 from tlkit.timeline import open_trace
 from tlkit.timeline.model.trace import LAUNCH_COLUMNS, make_table
+from tlkit.timeline.read import cache
 
 from .test_device import kernel, kineto, launch
 
@@ -101,6 +103,7 @@ def test_an_analysis_slim_says_the_same(tmp_path: Path) -> None:
     analysis = analyze(kineto(tmp_path / "t.json", EVENTS, steps=10, step_ms=40), warm_up=0)
     lean, launches = slim(analysis)
 
+    assert launches is not None
     assert lean.trace.launches.empty
     assert lean.facts.device is analysis.facts.device
     assert summarize(lean).device == summarize(analysis).device
@@ -108,6 +111,23 @@ def test_an_analysis_slim_says_the_same(tmp_path: Path) -> None:
     packed = launches._packed[0]
     columns = (packed.step_ns, packed.lead_ns, packed.call_ns, packed.correlation, packed.thread)
     assert sum(column.nbytes for column in columns) == 17 * len(analysis.trace.launches)
+
+
+def test_launches_that_lie_in_files_stay_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that was kept, where files are mapped; a dashboard finds those of a rank in either."""
+    monkeypatch.setenv("TLKIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "MIN_NBYTES", 0)
+    path = kineto(tmp_path / "t.json", EVENTS, steps=10, step_ms=40)
+    first, second = analyze(path, warm_up=0), analyze(path, warm_up=0)
+    monkeypatch.setattr(cache, "is_local", lambda _: False)
+    third = analyze(path, warm_up=0)
+
+    assert [slim(each)[1] is None for each in (first, second, third)] == [False, True, False]
+    expected = first.trace.launches
+    for each in (first, second, third):
+        pd.testing.assert_frame_equal(Source(each).launches(0).reset_index(drop=True), expected)
+    assert cache.is_mapped(second.trace.launches["start_ns"].to_numpy())
+    assert not cache.is_mapped(expected["start_ns"].to_numpy())
 
 
 def test_the_peak_of_memory_names_what_allocated(tmp_path: Path) -> None:

@@ -68,6 +68,19 @@ def test_any_address_shows_a_page(slow: Analysis, search: str) -> None:
         assert isinstance(page(source, name, search, "dark"), list)
 
 
+def test_sliders_stand_where_the_address_has_them(slow: Analysis) -> None:
+    """With the answer; of a live run without, which the browser asks for: its block stays as it is when steps come."""
+    search = "?what-if=data%3A50%2Cstraggler%3Dnone%2Cbandwidth%3Ax%2C%3Cb%3E"
+    shown = str(page(Source(slow), "verdict", search, "light"))
+    assert "value=50" in shown
+    assert "value=['straggler=none']" in shown
+    assert "A step would take" in shown
+    assert "<b>" not in shown
+    live = str(page(Source(slow, is_live=True), "verdict", search, "light"))
+    assert "value=50" in live
+    assert "A step would take" not in live
+
+
 def test_drawings_are_well_formed_and_hold_names_as_text(slow: Analysis) -> None:
     """Whatever the names are."""
     figure = figures.anatomy(slow)

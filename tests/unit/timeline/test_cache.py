@@ -244,6 +244,31 @@ def test_a_column_keeps_its_own_memory_only(folder: Path, large: Path) -> None:
     assert pa.total_allocated_bytes() - before < 2 * durations.nbytes
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="what is in memory is read from /proc")
+def test_columns_are_in_memory_only_where_somebody_looks(folder: Path, large: Path) -> None:
+    """Not when they have been checked, and not any more when they have left; they are as they were."""
+
+    def resident() -> int:
+        lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+        return sum(
+            int(next(line for line in lines if line.startswith("Rss:")).split()[1])
+            for each in lines
+            if each.endswith("spans.arrow")
+        )
+
+    open_trace(large)
+    gc.collect()
+    durations = open_trace(large).spans["dur_ns"].to_numpy()
+    assert cache.is_mapped(durations)
+    gc.collect()
+    assert resident() == 0
+    before = durations.copy()
+    assert resident() > 0
+    cache.leave_memory()
+    assert resident() == 0
+    assert (durations == before).all()
+
+
 def test_a_large_file_with_its_old_date_is_read_anew(
     folder: Path, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
