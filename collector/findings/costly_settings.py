@@ -55,9 +55,9 @@ _WORDS: Final = {
         "unset TORCH_DISTRIBUTED_DEBUG, or set it to INFO",
     ),
     CostlySetting.EAGER_FUNCTIONS: _Words(
-        "tf.config.run_functions_eagerly(True) on",
-        "runs each operation of a tf.function from Python",
-        "call tf.config.run_functions_eagerly(False); compile(run_eagerly=False)",
+        "compiled functions switched off (run_eagerly=True, or tf.config.run_functions_eagerly(True))",
+        "runs each operation of a step from Python",
+        "compile(run_eagerly=False), or tf.config.run_functions_eagerly(False)",
     ),
     CostlySetting.DOUBLE_PRECISION: _Words(
         "a model in double precision (float64)",

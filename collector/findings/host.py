@@ -20,6 +20,10 @@ from .framework_words import Advice, advise
 ORDINARY_RATIO: Final = 0.1
 MIN_ORDINARY_RATIO: Final = 0.02
 _OTHER: Final = str(Category.OTHER)
+#: Frameworks whose steps are one call of a compiled function, and the libraries that it is inside of then.
+COMPILED: Final = frozenset({"tensorflow", "keras", "jax"})
+_FRAMEWORKS: Final = frozenset({"tensorflow", "keras", "tf_keras", "jax", "jaxlib"})
+_MODEL: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
 #: So little of the loop's code is not told from nothing.
 NEARLY: Final = 0.25
 #: Of it in one piece, where a profile shows every operator.
@@ -33,11 +37,12 @@ class HostCode:
         """What all ranks have (one rank alone is a straggler), at most one finding for batches and one for the rest."""
         if facts.replay is None or facts.breakdown.on_device:
             return []
-        host_ns = facts.part(_OTHER).astype(float)
-        common_ns = _common(facts)
+        own = 1 - _step_share(facts)
+        host_ns = own * facts.part(_OTHER).astype(float)
+        common_ns = own * _common(facts)
         step_ns = facts.mean_step_ns
         beyond_ns = np.maximum(_beyond_ordinary(common_ns, step_ns), common_to_all(_long_holes(facts)))
-        of_input = input_share(facts)
+        of_input = min(input_share(facts) / max(own, 1e-9), 1.0)
         found = []
         for of_them, is_input in ((of_input, True), (1 - of_input, False)):
             outcome = facts.outcome(facts.without(_OTHER, of_them * beyond_ns))
@@ -65,6 +70,17 @@ def input_share(facts: Facts, rows: Sequence[int] | None = None, steps: Mask | N
         return 0.0
     share = float(facts.code.input_ratio(_OTHER, range(len(facts.ranks)) if rows is None else rows, steps).min())
     return float(np.round(share) if abs(share - np.round(share)) < NEARLY else share)
+
+
+def _step_share(facts: Facts) -> float:
+    """How much of what looks like the loop's own code is the call of a compiled step, 0 to 1.
+
+    What runs inside of it before its forward pass and behind its update has no marks of its own.
+    """
+    if facts.code is None or facts.trace.meta.framework not in COMPILED:
+        return 0.0
+    rows = range(len(facts.ranks))
+    return float(facts.code.inside_ratio(_OTHER, rows, _FRAMEWORKS, _MODEL).min())
 
 
 def _of_input(facts: Facts, outcome: Outcome, pattern: Pattern, spent_ns: float) -> Finding:

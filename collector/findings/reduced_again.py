@@ -12,6 +12,7 @@ from ..model.words import milliseconds
 from ..predict.change import Change
 from .base import WORTH_RATIO, Finding, promise
 from .every_pass import NEARLY_ALL, starts_of
+from .host import COMPILED
 
 _GRADIENT: Final = "gradient"
 
@@ -22,6 +23,9 @@ class ReducedAgain:
     def find(self, facts: Facts) -> Sequence[Finding]:
         """At most one finding."""
         if facts.replay is None or facts.graph is None or facts.is_of_parts:
+            return []
+        # A call of a compiled function may train on several batches (steps_per_execution), which is one step here.
+        if facts.trace.meta.framework in COMPILED:
             return []
         again = _again(facts)
         if again is None:

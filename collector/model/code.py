@@ -120,6 +120,14 @@ class CodeLooks:
             return np.zeros(len(rows))
         return self._ratio_by_rank(chosen, self.is_input)[list(rows)]
 
+    def inside_ratio(self, part: str, rows: Sequence[int], libraries: frozenset[str], beside: Sequence[str]) -> Floats:
+        """How much of a part is inside of libraries, at lines that other parts are spent at as well: float[rows], 0 to 1."""
+        lines = [(place.file, place.line, place.function) for place in self.places]
+        others = np.isin(self.part, [PARTS.index(name) for name in beside])
+        known = {lines[number] for number in np.unique(self.place[others]).tolist()}
+        wanted = [one in known and place.library in libraries for one, place in zip(lines, self.places, strict=True)]
+        return self._ratio_by_rank(self.chosen(part, rows), np.array(wanted, bool)[self.place])[list(rows)]
+
     def spent_by_rank(self, part: str, places: Sequence[int]) -> Floats:
         """The mean of a step that each rank has of a part at some places, ns: float[rank]."""
         inside = self.part == PARTS.index(part)

@@ -110,6 +110,11 @@ class SettingsWatch:
         if self._is_due:
             self._seen |= dict.fromkeys(settings_now(), 0.0)
 
+    def note(self, setting: CostlySetting) -> None:
+        """A setting is on that only its own object knows of."""
+        if self._is_due:
+            self._seen[str(setting)] = 0.0
+
     def stepped(self, optimizer: object) -> None:
         """An optimizer has stepped, which need not end a step."""
         if self._is_due and self._habits is not None:

@@ -22,7 +22,8 @@ _BACKWARD = (phases.loss, phases.backward_done)
 
 def install() -> None:
     """Record steps, and what they wait for."""
-    wrap_train_function(_patches, keras.Model, waits=keras.backend.backend() != "jax")
+    backend = keras.backend.backend()
+    wrap_train_function(_patches, keras.Model, waits=backend != "jax", compiles=backend != "torch")
     _wrap_apply()
     if keras.backend.backend() != "tensorflow":
         _wrap_data()

@@ -115,6 +115,28 @@ def test_batches_that_the_loop_makes_are_data(every: int, causes: Mapping[str, f
         assert "DataLoader(num_workers=" in data.remedy
 
 
+@pytest.mark.parametrize(
+    ("framework", "line", "is_told"),
+    [
+        ("jax", "train.py:80 <module> (in jax)", False),  # where its forward pass is as well
+        ("jax", "train.py:57 augment (in jax)", True),
+        ("jax", "train.py:80 <module>", True),
+        ("torch", "train.py:80 <module> (in jax)", True),
+    ],
+)
+def test_the_call_of_a_compiled_step_is_no_code_of_the_loop(framework: str, line: str, *, is_told: bool) -> None:
+    """What it does before forward and behind the update has no marks of its own."""
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"host": 90})))
+    trace = replace(trace, meta=replace(trace.meta, framework=framework))
+
+    def seen(part: str) -> Line:
+        return line if part == "other" else "train.py:80 <module> (in jax)"
+
+    found = {finding.cause for finding in analyze(looked_at(trace, dict.fromkeys(range(2), seen))).findings}
+
+    assert ("host-code" in found) == is_told
+
+
 def test_what_other_ranks_do_as_well_is_not_the_slow_ones() -> None:
     """The line that only the slow rank spends its time at is named."""
 

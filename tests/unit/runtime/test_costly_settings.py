@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from tlkit.runtime.instrument import costly_settings
+from tlkit.runtime.instrument import costly_settings, fit_steps
 from tlkit.runtime.instrument.costly_settings import SettingsWatch, settings_now
+from tlkit.runtime.instrument.patching import Patches
 from tlkit.timeline.record import recorder
 
 
@@ -152,3 +153,33 @@ def test_the_timeline_is_told_in_fewer_and_fewer_steps(monkeypatch: pytest.Monke
     for number in range(20):
         watch.step_ended(number + 1)
     assert writer.told == []
+
+
+@pytest.mark.parametrize(
+    ("is_eager", "compiles", "expected"),
+    [(True, True, [["eager-functions"]]), (False, True, []), (True, False, [])],
+)
+def test_a_model_of_keras_that_runs_eagerly_is_told(
+    *, is_eager: bool, compiles: bool, expected: list[list[str]], monkeypatch: pytest.MonkeyPatch, writer: _Writer
+) -> None:
+    """On the backends that compile the function which trains on a batch."""
+    watch = SettingsWatch()
+    monkeypatch.setattr(fit_steps, "watch", watch)
+
+    class Trainer:
+        run_eagerly = is_eager
+        train_function = None
+
+        def make_train_function(self) -> None:
+            self.train_function = lambda: None
+
+    patches = Patches()
+    fit_steps.wrap_train_function(patches, Trainer, waits=True, compiles=compiles)
+    trainer = Trainer()
+    trainer.make_train_function()
+    assert trainer.train_function is not None
+    trainer.train_function()
+    watch.step_ended(1)
+    patches.restore()
+
+    assert writer.told == expected
