@@ -158,6 +158,8 @@ TORCH_RETRIES: Final = "torch allocation retries"
 """How often torch's allocator has given back what it had cached, which waits for the device, and asked again; since it began."""
 GARBAGE_COLLECTION: Final = "GARBAGE_COLLECTION"
 """Python's collector stops the training thread."""
+COMPILATION: Final = "COMPILATION"
+"""A framework compiles or traces a function."""
 GRAPH_REPLAY: Final = "GRAPH_REPLAY"
 
 QUEUE: Final = "QUEUE"

@@ -12,6 +12,7 @@ from .base import CLASSES, WORTH_RATIO, Finding, Rule
 from .blocked import BlockedPhases
 from .calls import BlockingCalls
 from .communication import ExposedCommunication
+from .compiled_again import CompiledAgain
 from .compute import GarbageCollection, SlowOptimizer
 from .cores import StarvedOfCores, TooManyThreads
 from .costly_settings import CostlySettings
@@ -73,6 +74,7 @@ RULES: tuple[Rule, ...] = (
     Recomputation(),
     InterpreterLock(),
     GarbageCollection(),
+    CompiledAgain(),
     Checkpoints(),
     Lapses(),
 )

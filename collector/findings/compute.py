@@ -115,7 +115,7 @@ class GarbageCollection:
         for row, rank in enumerate(facts.ranks):
             mine = of_spans(pauses[pauses["rank"] == rank])
             paused[row] = total_within(mine, facts.steps.start_ns[row], facts.steps.end_ns[row])
-        outcome = facts.outcome(Change(work=_without_pauses(facts, pauses)))
+        outcome = facts.outcome(Change(work=without_spans(facts, pauses)))
         if outcome.gain < WORTH_RATIO / 5:
             return []
         by_rank = paused.mean(axis=1)
@@ -151,8 +151,8 @@ class GarbageCollection:
         ]
 
 
-def _without_pauses(facts: Facts, pauses: pd.DataFrame) -> dict[str, np.ndarray]:
-    """The parts without what the collector took of them: factors by part."""
+def without_spans(facts: Facts, pauses: pd.DataFrame) -> dict[str, np.ndarray]:
+    """The parts without what some spans took of them: factors by part."""
     rest = str(Category.OTHER)
     factors = {}
     left = facts.breakdown.step_ns.astype(float) * 0

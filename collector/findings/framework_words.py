@@ -19,6 +19,7 @@ class Advice(StrEnum):
     FUSED_UPDATE = "fused update"
     LESS_HOST_CODE = "less host code"
     BATCHES_AHEAD = "batches ahead"
+    COMPILE_ONCE = "compile once"
     SAVE_IN_BACKGROUND = "save in background"
     FEWER_LAUNCHES = "fewer launches"
     INPUT_AHEAD = "input ahead"
@@ -59,6 +60,10 @@ _TORCH: Final = {
     Advice.BATCHES_AHEAD: (
         "Make batches while the model computes: in a Dataset behind DataLoader(num_workers=…), or, where that waits for files "
         "or a network rather than computes, by a thread of your own that puts some batches ahead into a queue.Queue."
+    ),
+    Advice.COMPILE_ONCE: (
+        "Hand over the same shapes in every step: pad to a few lengths, drop the last incomplete batch, mark what changes "
+        "(torch.compile(dynamic=True), torch._dynamo.mark_dynamic); TORCH_LOGS=recompiles says why."
     ),
     Advice.SAVE_IN_BACKGROUND: "Save less often, or in the background (torch.distributed.checkpoint.async_save).",
     Advice.FEWER_LAUNCHES: (
@@ -112,6 +117,11 @@ _TENSORFLOW: Final = {
         "Put the whole step into one tf.function, and look at what the loop does besides it (.numpy(), print, "
         "metrics, summaries, "
         "functions that are traced again): do it less often."
+    ),
+    Advice.COMPILE_ONCE: (
+        "Call the tf.function with tensors in place of Python's numbers, and with the same shapes and types in every step: "
+        "batch(drop_remainder=True), padding to a few lengths, an input_signature with None for what changes, "
+        "reduce_retracing=True; make functions once, outside of the loop."
     ),
     Advice.SAVE_IN_BACKGROUND: (
         "Save less often, or in the background: tf.train.CheckpointOptions(experimental_enable_async_checkpoint=True)."
@@ -198,6 +208,10 @@ _JAX: Final = {
         "Look at what the loop does besides the compiled step: make the next batch before the result of this one is awaited "
         "(block_until_ready, float(loss) once every some steps), or in a thread of its own; a profile with "
         "python_tracer_level=1 names it."
+    ),
+    Advice.COMPILE_ONCE: (
+        "Hand over the same shapes and types in every step: pad to a few lengths, drop the last incomplete batch, no "
+        "static_argnums for what changes, jax.jit outside of the loop; JAX_LOG_COMPILES=1 says which function it is."
     ),
     Advice.SAVE_IN_BACKGROUND: "Save less often, or in the background (orbax.checkpoint.AsyncCheckpointer).",
     Advice.FEWER_LAUNCHES: (

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.vocabulary import GARBAGE_COLLECTION, Category
+from ...timeline.vocabulary import COMPILATION, GARBAGE_COLLECTION, Category
 from ..facts import Facts, Outcome
 from ..model.breakdown import EXPOSED, IDLE
 from ..model.pattern import Pattern, find_pattern, stands_out
@@ -16,6 +16,7 @@ from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change
 from ..predict.straggling import find_stragglers, longer_ns
 from .base import WORTH_RATIO, Finding, promise
+from .framework_words import Advice, advise
 from .root_cause import UNKNOWN, root_cause
 from .starved_rank import starved_rank
 from .transport import lacks_cores, others_take_cores, within_time_slice
@@ -151,8 +152,12 @@ def describe_slow_ranks(facts: Facts, excess: Excess, outcome: Outcome) -> Findi
         cause = f"periodic-{cause}"
     who, verb, waiting = _subject(ranks, facts)
     doing, others = why.sentence, "the others" if len(facts.ranks) > 2 else "the other rank"  # noqa: PLR2004
-    if _is_garbage(facts, main, slow, amount):
+    remedy = f"{who}: {why.remedy or _REMEDIES[part]}"
+    if _is_taken_by(facts, GARBAGE_COLLECTION, main, slow, amount):
         cause, doing = "garbage-collection", "Python's garbage collector runs"
+    elif _is_taken_by(facts, COMPILATION, main, slow, amount):
+        cause, doing = "compiled-again", "a function is compiled or traced again"
+        remedy = f"{who}: {advise(facts, Advice.COMPILE_ONCE)}"
     finding = promise(
         outcome,
         class_="straggler",
@@ -160,7 +165,7 @@ def describe_slow_ranks(facts: Facts, excess: Excess, outcome: Outcome) -> Findi
         ranks=ranks,
         confidence=_confidence(excess, main, pattern),
         evidence=evidence,
-        remedy=f"{who}: {why.remedy or _REMEDIES[part]}",
+        remedy=remedy,
         sentence=(
             f"{who} {verb} {milliseconds(amount)} longer than {others} "
             f"{pattern.words}, {where}{doing and ': ' + doing}; {waiting}."
@@ -327,10 +332,10 @@ def _waits(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _is_garbage(facts: Facts, row: int, slow: np.ndarray, amount: float) -> bool:
-    """Whether Python's collector makes most of the excess: it runs for longer there than on the other ranks."""
+def _is_taken_by(facts: Facts, name: str, row: int, slow: np.ndarray, amount: float) -> bool:
+    """Whether spans of a name make most of the excess: they take longer there than on the other ranks."""
     spans = facts.trace.spans
-    pauses = spans[spans["name"] == GARBAGE_COLLECTION]
+    pauses = spans[spans["name"] == name]
     if not (pauses["rank"] == facts.ranks[row]).any():
         return False
     paused = np.array(
@@ -341,7 +346,7 @@ def _is_garbage(facts: Facts, row: int, slow: np.ndarray, amount: float) -> bool
 
 
 def _paused_ns(facts: Facts, row: int, pauses: pd.DataFrame) -> np.ndarray:
-    """How long one rank's collector runs in each step: float[step]."""
+    """How long one rank's pauses are in each step: float[step]."""
     step = np.searchsorted(facts.steps.start_ns[row], pauses["start_ns"].to_numpy(), side="right") - 1
     inside = (step >= 0) & (step < facts.steps.count)
     took = pauses["dur_ns"].to_numpy(dtype=float)[inside]

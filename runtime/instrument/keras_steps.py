@@ -11,6 +11,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from ...timeline.record import recorder
 from ...timeline.vocabulary import DATA_WAIT, Category, LaneKind
 from . import model as torch_model
+from .compilations import listen_to_jax
 from .fit_steps import wrap_train_function
 from .patching import Patches
 from .phases import phases
@@ -24,6 +25,8 @@ def install() -> None:
     """Record steps, and what they wait for."""
     backend = keras.backend.backend()
     wrap_train_function(_patches, keras.Model, waits=backend != "jax", compiles=backend != "torch")
+    if backend == "jax":
+        listen_to_jax()
     _wrap_apply()
     if keras.backend.backend() != "tensorflow":
         _wrap_data()

@@ -14,6 +14,7 @@ from tensorflow.python.ops import control_flow_util
 
 from ...timeline.record import recorder
 from ...timeline.vocabulary import DATA_WAIT, Category, LaneKind
+from .compilations import compiled
 from .patching import Patches
 from .phases import phases
 from .steps import tracker
@@ -30,8 +31,12 @@ def install() -> None:
     def recorded_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not recorder.is_on() or not tf.executing_eagerly() or not (phases.inside or recorder.is_training_thread()):
             return original(self, *args, **kwargs)
+        traced, start_ns = self.experimental_get_tracing_count(), recorder.now_ns()
         with phases.call(self):
-            return original(self, *args, **kwargs)
+            result = original(self, *args, **kwargs)
+        if self.experimental_get_tracing_count() != traced:
+            compiled(start_ns, recorder.now_ns(), str(getattr(self, "__name__", "")))
+        return result
 
     recorded_call.__wrapped__ = original  # type: ignore[attr-defined]
     _patches.replace(polymorphic_function.Function, "__call__", recorded_call)

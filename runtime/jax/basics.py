@@ -3,6 +3,7 @@
 import jax
 
 from ..core.framework import use_framework
+from ..instrument.compilations import listen_to_jax
 from ..torch import basics
 from . import steps
 
@@ -14,6 +15,7 @@ def init() -> None:
         ValueError: the ranks could not meet.
     """
     use_framework("jax", {"jax": jax.__version__})
+    listen_to_jax()
     basics.init()
 
 

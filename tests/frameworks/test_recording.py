@@ -86,3 +86,17 @@ def test_the_dense_gradient_of_a_huge_embedding_is_named(tmp_path: Path) -> None
 def test_a_healthy_run_is_called_so(tmp_path: Path) -> None:
     """Nothing is blamed for a step that computes."""
     assert analyze(record(tmp_path, "tensorflow", "healthy")).verdict.class_ in {"healthy", "compute"}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+def test_functions_that_are_compiled_again_are_named(framework: str, tmp_path: Path) -> None:
+    """In every third step, which hands over another shape or number."""
+    path = tmp_path / "t.json"
+    said = run_job("compiled", 2, framework, backend=framework, environment={"HOROVOD_TIMELINE": str(path)})
+    assert said["status"] == [0, 0], said["printed"]
+    trace = open_trace(path)
+    compiled = trace.spans[trace.spans["name"] == "COMPILATION"]
+
+    assert set(compiled["rank"]) == {0, 1}
+    assert "compiled-again" in {finding.cause for finding in analyze(trace, warm_up=4).findings}

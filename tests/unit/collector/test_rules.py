@@ -18,7 +18,7 @@ from tlkit.collector.model.pattern import find_pattern
 from tlkit.collector.predict.change import Change
 from tlkit.timeline.errors import UsageError
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, SPAN_COLUMNS, TENSOR_COLUMNS, Trace, make_table
-from tlkit.timeline.vocabulary import EPOCH_START, GARBAGE_COLLECTION, WORKER_START, Category
+from tlkit.timeline.vocabulary import COMPILATION, EPOCH_START, GARBAGE_COLLECTION, WORKER_START, Category
 
 from .test_diagnosis import HEALTHY, changed, jittered
 
@@ -269,6 +269,25 @@ def test_garbage_collection_is_named_with_its_pauses() -> None:
 
     assert (verdict.class_, verdict.cause) == ("compute", "garbage-collection")
     assert verdict.predicted_gain == pytest.approx(25 / (97.5 + 25), abs=0.02)
+
+
+@pytest.mark.parametrize("ranks", [[0, 1], [1]])
+def test_functions_that_are_compiled_again_are_named(ranks: list[int]) -> None:
+    """In every fourth step, 100 ms of forward; once in the run is nothing to speak of."""
+    steps = changed(2, 40, ranks, every=4, forward=100)
+    trace = make_trace(steps)
+    forward = trace.spans[(trace.spans["category"] == "forward") & (trace.spans["dur_ns"] > 100 * MS)]
+    spans = [
+        (int(rank), "other", "other", "other", COMPILATION, int(start_ns) + 1, 100 * MS)
+        for rank, start_ns in zip(forward["rank"], forward["start_ns"], strict=True)
+    ]
+    verdict = analyze(with_spans(trace, spans)).verdict
+    once = analyze(with_spans(trace, spans[-1:]))
+
+    assert (verdict.class_, verdict.cause) == ("compute" if len(ranks) == 2 else "straggler", "compiled-again")
+    assert verdict.ranks == tuple(ranks)
+    assert verdict.predicted_gain == pytest.approx(25 / (97.5 + 25), abs=0.02)
+    assert "compiled-again" not in {finding.cause for finding in once.findings}
 
 
 def test_workers_that_start_anew_are_named() -> None:
