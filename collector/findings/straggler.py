@@ -76,7 +76,9 @@ class SlowRanks:
             if found and facts.outcome(change & without).mean_saved_ns - saved_ns < WORTH_RATIO * facts.mean_step_ns:
                 continue
             described = None if outcome.gain < MIN_GAIN else describe_slow_ranks(facts, excess, outcome)
-            if described is None or _is_other_load(facts, described) or _is_time_slice(facts, excess, described):
+            if described is None or _is_single(facts, described):
+                continue
+            if _is_other_load(facts, described) or _is_time_slice(facts, excess, described):
                 continue
             found.append(described)
             named.update(excess.rows)
@@ -187,6 +189,13 @@ def _also_divided(facts: Facts, finding: Finding) -> Finding:
             f"input, divided evenly, {even.gain:.0%}."
         ),
     )
+
+
+def _is_single(facts: Facts, finding: Finding) -> bool:
+    """Whether it is one step of the run, of which nobody can tell whether there will be another."""
+    evidence = finding.evidence
+    is_one = evidence["pattern"] in {"sometimes", "periodic"} and len(evidence.get("steps", ())) == 1
+    return is_one and facts.steps.count > 1
 
 
 def _is_time_slice(facts: Facts, excess: Excess, finding: Finding) -> bool:

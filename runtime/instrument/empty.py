@@ -7,12 +7,21 @@ from typing import Final
 from ...timeline.record import recorder
 from ...timeline.record.shard_writer import ShardWriter
 from ...timeline.vocabulary import GARBAGE_COLLECTION
+from ..core.framework import used_framework
 from .steps import tracker
 
 _log = logging.getLogger("tlkit.instrument")
 
 #: As much of a file as is looked at for anything that happened.
 _LOOKED_AT_NBYTES: Final = 1 << 20
+_WITHOUT_STEPS: Final = (
+    "no optimizer of torch has stepped on the thread that began to record (an evaluation, another thread, or an optimizer that "
+    "is no torch.optim.Optimizer)"
+)
+_WITHOUT_STEPS_OF_OTHERS: Final = (
+    "no update was seen on the thread that began to record (an evaluation, another thread, or a training that neither uses "
+    "DistributedOptimizer or DistributedGradientTape nor an optimizer of Keras)"
+)
 _PAUSE: Final = GARBAGE_COLLECTION.encode()
 _SPAN: Final = re.compile(rb'"ph": ?"[XBb]"')
 
@@ -34,11 +43,8 @@ def _say(writer: ShardWriter) -> None:
     if writer.header.rank or steps:
         return
     if steps is not None:
-        _log.warning(
-            "the timeline %s has no training step: no optimizer of torch has stepped on the thread that began to record "
-            "(an evaluation, another thread, or an optimizer that is no torch.optim.Optimizer)",
-            writer.path,
-        )
+        why = _WITHOUT_STEPS if used_framework()[0] == "torch" else _WITHOUT_STEPS_OF_OTHERS
+        _log.warning("the timeline %s has no training step: %s", writer.path, why)
     elif not _holds_anything(writer):
         _log.warning(
             "the timeline %s is empty: the thread that began to record has loaded no data, called no module and stepped no "
