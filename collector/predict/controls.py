@@ -62,17 +62,27 @@ def changes_of(percent_by_name: Mapping[str, float], switches: Sequence[str]) ->
     return [*moved, *switches]
 
 
+#: Of a percentage in an address; more would be no number that Python reads.
+_DIGITS: Final = 4
+
+
 def from_address(words: str) -> tuple[dict[str, int], list[str]]:
     """Where the sliders stand that an address moves, and the switches that it turns on; what makes no sense is left out.
 
-    >>> from_address("data:50,overlap=perfect,x:1,data:9999")
+    >>> from_address("data:50,overlap=perfect,x:1,data:" + 5000 * "9")
     ({'data': 50}, ['overlap=perfect'])
     """
     percents, switches = {}, []
     known = {slider.name for slider in SLIDERS}
     for part in words.split(","):
         name, _, percent = part.partition(":")
-        if name in known and percent.isascii() and percent.isdigit() and int(percent) < AS_IT_IS:
+        if (
+            name in known
+            and percent.isascii()
+            and percent.isdigit()
+            and len(percent) <= _DIGITS
+            and int(percent) < AS_IT_IS
+        ):
             percents[name] = int(percent)
         elif part in {change for _, change in SWITCHES} and part not in switches:
             switches.append(part)

@@ -290,6 +290,17 @@ def test_functions_that_are_compiled_again_are_named(ranks: list[int]) -> None:
     assert "compiled-again" not in {finding.cause for finding in once.findings}
 
 
+@pytest.mark.parametrize(("slow_steps", "is_told"), [([20], False), ([7, 20, 33], True)])
+def test_one_slow_step_of_one_rank_is_no_straggler(slow_steps: list[int], *, is_told: bool) -> None:
+    """A second is a fifth of this run, and nobody can tell whether it will be lost again."""
+    steps = jittered(uniform(2, 40, HEALTHY))
+    for number in slow_steps:
+        steps[1][number] = [*steps[1][number], ("host", 1000)]
+    found = {finding.class_ for finding in analyze(make_trace(steps)).findings}
+
+    assert ("straggler" in found) == is_told
+
+
 def test_workers_that_start_anew_are_named() -> None:
     """Every tenth step begins with 200 ms in which the loader starts its workers."""
     steps = changed(2, 40, [0, 1], every=10, data=200)
