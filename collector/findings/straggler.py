@@ -76,7 +76,7 @@ class SlowRanks:
             if found and facts.outcome(change & without).mean_saved_ns - saved_ns < WORTH_RATIO * facts.mean_step_ns:
                 continue
             described = None if outcome.gain < MIN_GAIN else describe_slow_ranks(facts, excess, outcome)
-            if described is None or _is_single(facts, described):
+            if described is None or _is_single(excess):
                 continue
             if _is_other_load(facts, described) or _is_time_slice(facts, excess, described):
                 continue
@@ -191,11 +191,9 @@ def _also_divided(facts: Facts, finding: Finding) -> Finding:
     )
 
 
-def _is_single(facts: Facts, finding: Finding) -> bool:
+def _is_single(excess: Excess) -> bool:
     """Whether it is one step of the run, of which nobody can tell whether there will be another."""
-    evidence = finding.evidence
-    is_one = evidence["pattern"] in {"sometimes", "periodic"} and len(evidence.get("steps", ())) == 1
-    return is_one and facts.steps.count > 1
+    return int(excess.slow[list(excess.rows)].sum()) == 1 < excess.slow.shape[1]
 
 
 def _is_time_slice(facts: Facts, excess: Excess, finding: Finding) -> bool:
