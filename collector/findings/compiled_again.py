@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from ...timeline.vocabulary import COMPILATION
 from ..facts import Facts
-from ..model.intervals import of_spans, total_within
 from ..model.pattern import find_pattern
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change
 from .base import WORTH_RATIO, Finding, promise
-from .compute import without_spans
+from .compute import taken_ns, without_spans
 from .framework_words import Advice, advise
 
 #: Once or twice after the warm-up is what a new shape of the last batch makes.
@@ -29,10 +26,7 @@ class CompiledAgain:
         spans = facts.trace.spans[facts.trace.spans["name"] == COMPILATION]
         if spans.empty:
             return []
-        took = np.zeros(facts.breakdown.step_ns.shape)
-        for row, rank in enumerate(facts.ranks):
-            mine = of_spans(spans[spans["rank"] == rank])
-            took[row] = total_within(mine, facts.steps.start_ns[row], facts.steps.end_ns[row])
+        took = taken_ns(facts, spans)
         longest = took.max(axis=0)
         hit = longest > 0
         work = without_spans(facts, spans)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category
 from ..facts import Facts
+from ..model.arrays import Matrix
 from ..model.common import common_to_all
 from ..model.intervals import intersect, of_spans, total_within
 from ..model.peers import SELDOM_RATIO, TOGETHER_RATIO
@@ -111,10 +112,7 @@ class GarbageCollection:
         pauses = facts.trace.spans[facts.trace.spans["name"] == GARBAGE_COLLECTION]
         if pauses.empty:
             return []
-        paused = np.zeros(facts.breakdown.step_ns.shape)
-        for row, rank in enumerate(facts.ranks):
-            mine = of_spans(pauses[pauses["rank"] == rank])
-            paused[row] = total_within(mine, facts.steps.start_ns[row], facts.steps.end_ns[row])
+        paused = taken_ns(facts, pauses)
         outcome = facts.outcome(Change(work=without_spans(facts, pauses)))
         if outcome.gain < WORTH_RATIO / 5:
             return []
@@ -151,15 +149,20 @@ class GarbageCollection:
         ]
 
 
+def taken_ns(facts: Facts, spans: pd.DataFrame) -> Matrix:
+    """How long some spans are under way in each step: float[rank, step]."""
+    taken = np.zeros(facts.breakdown.step_ns.shape)
+    for row, rank in enumerate(facts.ranks):
+        mine = of_spans(spans[spans["rank"] == rank])
+        taken[row] = total_within(mine, facts.steps.start_ns[row], facts.steps.end_ns[row])
+    return taken
+
+
 def without_spans(facts: Facts, pauses: pd.DataFrame) -> dict[str, np.ndarray]:
     """The parts without what some spans took of them: factors by part."""
     rest = str(Category.OTHER)
     factors = {}
-    left = facts.breakdown.step_ns.astype(float) * 0
-    for row, rank in enumerate(facts.ranks):
-        left[row] = total_within(
-            of_spans(pauses[pauses["rank"] == rank]), facts.steps.start_ns[row], facts.steps.end_ns[row]
-        )
+    left = taken_ns(facts, pauses)
     for part in map(str, Category):
         if part == rest:
             continue
