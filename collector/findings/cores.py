@@ -10,7 +10,7 @@ from ...timeline.model.step_loads import METERED
 from ...timeline.vocabulary import DATA_FETCH, Category, LaneKind
 from ..facts import Facts, Outcome
 from ..model.arrays import Matrix
-from ..model.crowding import Crowd
+from ..model.crowding import Binding, Crowd
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, promise
@@ -22,8 +22,8 @@ ORDINARY_STARVED_RATIO: Final = 0.05
 MOST_OF_IT: Final = 0.6
 _BIND_APART: Final = (
     "Bind each rank to cores of its own, by its number on the host (local rank), or to none: look for what sets the affinity: "
-    "os.sched_setaffinity in the script, taskset, numactl, mpirun --bind-to, srun --cpu-bind, and a variable for that number "
-    "which this launcher does not set."
+    "os.sched_setaffinity in the script, taskset, numactl, a container's cpuset, mpirun --bind-to, srun --cpu-bind, and a "
+    "variable for that number which this launcher does not set."
 )
 #: Phases whose operators several threads compute.
 _COMPUTED: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
@@ -58,7 +58,7 @@ class StarvedOfCores:
                     "busy_threads": {"ranks": list(own), "mean_ns": round(threads_ns)},
                     **_binding(facts),
                 },
-                remedy=_BIND_APART if facts.bindings else _look_at_threads(facts, own) + _free_cores(facts),
+                remedy=_BIND_APART if bindings_of_all(facts) else _look_at_threads(facts, own) + _free_cores(facts),
                 sentence=(
                     f"{_bound(facts)}In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
                     f"{milliseconds(float(total.mean()))} for a core that {_who_has_cores(facts)}, and communication is held "
@@ -119,10 +119,17 @@ def _binding(facts: Facts) -> dict[str, Any]:
     return {"bound_together": [asdict(binding) for binding in facts.bindings]} if facts.bindings else {}
 
 
+def bindings_of_all(facts: Facts) -> list[Binding]:
+    """Who is bound to which cores, if every rank is: else other ranks wait for another reason."""
+    bound = {rank for binding in facts.bindings for rank in binding.ranks}
+    return facts.bindings if bound.issuperset(facts.ranks) else []
+
+
 def _bound(facts: Facts) -> str:
-    if not facts.bindings:
+    bindings = bindings_of_all(facts)
+    if not bindings:
         return ""
-    told = facts.bindings[0]
+    told = bindings[0]
     cores = (
         f"core {told.first} alone" if told.cores == 1 else f"the same {told.cores} cores ({told.first} to {told.last})"
     )
@@ -130,7 +137,7 @@ def _bound(facts: Facts) -> str:
 
 
 def _who_has_cores(facts: Facts) -> str:
-    if facts.bindings:
+    if bindings_of_all(facts):
         return "another of them has"
     return "the data loaders' workers have" if loaders_share(facts) >= MOST_OF_IT else "something else has"
 

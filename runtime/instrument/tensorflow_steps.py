@@ -31,15 +31,21 @@ def install() -> None:
     def recorded_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not recorder.is_on() or not tf.executing_eagerly() or not (phases.inside or recorder.is_training_thread()):
             return original(self, *args, **kwargs)
-        traced, start_ns = self.experimental_get_tracing_count(), recorder.now_ns()
+        traced, start_ns = _times_traced(self), recorder.now_ns()
         with phases.call(self):
             result = original(self, *args, **kwargs)
-        if self.experimental_get_tracing_count() != traced:
+        if _times_traced(self) != traced:
             compiled(start_ns, recorder.now_ns(), str(getattr(self, "__name__", "")))
         return result
 
     recorded_call.__wrapped__ = original  # type: ignore[attr-defined]
     _patches.replace(polymorphic_function.Function, "__call__", recorded_call)
+
+
+def _times_traced(function: Any) -> int:
+    """How often a function was traced; 0 where a version of TensorFlow does not tell."""
+    count = getattr(function, "experimental_get_tracing_count", None)
+    return count() if callable(count) else 0
 
 
 def uninstall() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.traces import MS, make_trace, uniform
 from tlkit.collector import analyze
+from tlkit.collector.findings.cores import bindings_of_all
 from tlkit.collector.model.crowding import find_bindings, find_crowds
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace, make_table
 from tlkit.timeline.vocabulary import (
@@ -140,6 +141,16 @@ def test_who_is_bound_to_which_core_is_said() -> None:
     assert "something else" not in finding.sentence
     assert "sched_setaffinity" in finding.remedy
     assert finding.evidence["bound_together"][0]["ranks"] == (0, 1)
+
+
+@pytest.mark.parametrize(("bound_ranks", "is_of_all"), [((0, 1, 2, 3), True), ((0, 1), False)])
+def test_some_bound_ranks_are_not_why_others_wait(bound_ranks: tuple[int, ...], *, is_of_all: bool) -> None:
+    """Ranks 2 and 3 wait for another reason, if they are not bound."""
+    trace = make_trace(uniform(4, 20, HEALTHY))
+    facts = analyze(with_counters(trace, {rank: bound(0, 0, 8) for rank in bound_ranks})).facts
+
+    assert facts.bindings
+    assert bool(bindings_of_all(facts)) == is_of_all
 
 
 def host(cores: float, own_percent: float) -> dict[int, dict[str, float]]:
