@@ -208,6 +208,10 @@ STAGE_PRODUCE: Final = " (produce)"
 """Ends the name of a span in which a stage makes an element on a thread of its own."""
 STAGE_FUNCTION: Final = " (function)"
 """Ends the name of a span in which the user's function of a stage runs."""
+STAGE_WORK: Final = "ns a batch of "
+"""Begins the name of a counter: how long all threads of a stage have worked on a batch, on average, since the last value."""
+STAGE_CALLS: Final = "calls at a time of "
+"""And of one that tells how many elements a stage works on at a time, where it is more than one."""
 
 #: What a training script is written in, as timelines and remedies name it.
 FRAMEWORKS: Final = ("torch", "tensorflow", "keras", "jax")

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category
+from ...timeline.vocabulary import GARBAGE_COLLECTION, OPTIMIZER_STEP, Category, CostlySetting
 from ..facts import Facts
 from ..model.arrays import Matrix
 from ..model.common import common_to_all
@@ -15,7 +15,7 @@ from ..model.peers import SELDOM_RATIO, TOGETHER_RATIO
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, accumulation, promise
-from .framework_words import Advice, advise
+from .framework_words import COMPILED, Advice, advise
 
 #: Times that a fused update reads or writes each byte of the parameters: parameter and gradient read, parameter written, and the
 #: same twice for each state (Adam has two, momentum one).
@@ -42,7 +42,9 @@ class SlowOptimizer:
         step_ns = facts.mean_step_ns
         nbytes = _bytes_of_gradients(facts)
         speed = DEVICE_GBPS if facts.breakdown.on_device else PROCESSOR_GBPS
-        ordinary = ORDINARY_UPDATE_RATIO if nbytes else UNKNOWN_UPDATE_RATIO
+        # Within a compiled step an update is an operation of the graph for each variable, and none of the user's calls.
+        is_compiled = facts.trace.meta.framework in COMPILED and not facts.is_on_all(CostlySetting.EAGER_FUNCTIONS)
+        ordinary = ORDINARY_UPDATE_RATIO if nbytes and not is_compiled else UNKNOWN_UPDATE_RATIO
         rest_ns = step_ns - float(common_ns.mean())
         name = _optimizer_name(facts)
         pass_ns = (SGD_PASSES if name == "SGD" else ADAM_PASSES) * nbytes / speed

@@ -60,7 +60,7 @@ class StarvedOfCores:
                 },
                 remedy=_BIND_APART if bindings_of_all(facts) else _look_at_threads(facts, own) + _free_cores(facts),
                 sentence=(
-                    f"{_bound(facts)}In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
+                    f"{_bound(facts) or _few(facts)}In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
                     f"{milliseconds(float(total.mean()))} for a core that {_who_has_cores(facts)}, and communication is held "
                     f"up in the same way: {milliseconds(outcome.mean_saved_ns)} of the step together."
                     + _threads(facts, own, threads_ns)
@@ -139,7 +139,30 @@ def _bound(facts: Facts) -> str:
 def _who_has_cores(facts: Facts) -> str:
     if bindings_of_all(facts):
         return "another of them has"
-    return "the data loaders' workers have" if loaders_share(facts) >= MOST_OF_IT else "something else has"
+    if loaders_share(facts) >= MOST_OF_IT:
+        return "the data loaders' workers have"
+    if _by_themselves(facts):
+        return "another rank has" if _cores_per_rank(facts) < 1 else "another thread of the ranks has"
+    return "something else has"
+
+
+def _few(facts: Facts) -> str:
+    """Of ranks that have a host to themselves and are more than its cores."""
+    cores = _cores_per_rank(facts)
+    if not _by_themselves(facts) or cores >= 1:
+        return ""
+    return f"The host has {round(1 / cores, 1):g} ranks for each core, and nothing else that takes them. "
+
+
+def _by_themselves(facts: Facts) -> bool:
+    """Whether it is known that nothing but the ranks has much of the cores."""
+    load = facts.host_load
+    return load is not None and load.others_ratio is not None and not load.takes_cores
+
+
+def _cores_per_rank(facts: Facts) -> float:
+    load = facts.host_load
+    return 1.0 if load is None or load.cores_per_rank is None else load.cores_per_rank
 
 
 def _threads(facts: Facts, ranks: tuple[int, ...], mean_ns: float) -> str:
@@ -158,6 +181,11 @@ def _free_cores(facts: Facts) -> str:
         return (
             "Make the dataset's __getitem__ cheaper (caching, cheaper decoding, fewer transforms), or start fewer ranks, loader "
             "workers and OMP_NUM_THREADS than there are cores."
+        )
+    if _by_themselves(facts):
+        return (
+            "Start no more ranks on a host than it has cores, and leave some for OMP_NUM_THREADS, loader workers and the threads "
+            "that communicate; or use hosts with more cores."
         )
     return (
         "Look with top for what else runs on the hosts and end or move it; or start fewer ranks, loader workers and "

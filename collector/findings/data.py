@@ -9,7 +9,7 @@ import pandas as pd
 
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORKER_START, Category, LaneKind
 from ..facts import Facts
-from ..model.arrays import Floats
+from ..model.arrays import Floats, Mask
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.pattern import find_pattern
 from ..model.stages import Pipeline, describe, find_pipeline, has_pipeline
@@ -18,6 +18,7 @@ from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, promise
 from .cores import MOST_OF_IT, loaders_share, with_cores
 from .framework_words import Advice, advise, is_torch
+from .pipeline_cores import cores_sentence, freed_share, made_ns, pipelines_of, ran_beyond_ns, with_freed
 from .stages import stage_remedy, stage_sentence
 
 #: Waits shorter than this share of the step are the price of asking.
@@ -31,6 +32,8 @@ HAND_OVER_RATIO: Final = 0.05
 HAND_OVER_NS: Final = 5e5
 #: Of the wait for a tf.data pipeline so much has to be hidden by making batches ahead, or the cores for that are not there.
 MIN_HIDDEN_RATIO: Final = 0.3
+#: A pipeline that works for less than this share of the waits for its batches is not what they are due to.
+MIN_WORKED_RATIO: Final = 0.5
 #: Ranks whose longest wait in a step is so many times their mean wait do not wait alike.
 MUCH_LONGER: Final = 1.2
 #: Stages that a report names.
@@ -57,8 +60,11 @@ class SlowLoader:
             asked = _asked_ns(facts)
             guilty |= (asked >= 0.5 * np.median(asked[guilty])) & (mean_by_rank >= MIN_RATIO * step_ns)
         ranks = tuple(rank for rank, bad in zip(facts.ranks, guilty, strict=True) if bad)
-        wait_ns = float(mean_by_rank[guilty].mean())
-        if wait_ns < HAND_OVER_NS:
+        wait_ns, batches = float(mean_by_rank[guilty].mean()), _batches_of_a_step(facts)
+        counted = pipelines_of(facts)
+        worked_ns = made_ns(facts, counted, batches)
+        takes_cores = freed_share(facts, worked_ns, guilty)
+        if wait_ns < HAND_OVER_NS * batches and takes_cores < WORTH_RATIO:
             return []
         made = how_batches_are_made(facts, ranks)
         made["how"] = _how_it_is_spent(facts, guilty) if not made["workers"] else ""
@@ -73,15 +79,20 @@ class SlowLoader:
             # More workers would take cores from the ranks: what is promised is less work for those that there are.
             cores, _ = with_cores(facts, made["cores_share"])
             outcome = outcome if cores is None else facts.outcome(outcome.change & cores)
-        pipeline = _slowest_pipeline(facts, ranks)
+        pipeline = _slowest_pipeline(facts, ranks) or _slowest(counted, guilty)
+        if pipeline is not None and pipeline.work_ns < MIN_WORKED_RATIO * wait_ns / batches:
+            return []  # batches are there: what is waited for is a core to hand them over
         if pipeline is None:
             remedy = loader_remedy(facts, made, step_ns, wait_ns)
         else:
-            overlapped_ns = _overlapped_ns(facts, pipeline, step_ns, wait_ns)
+            overlapped_ns = _overlapped_ns(facts, pipeline.work_ns * batches, pipeline.cores, step_ns, wait_ns)
             hidden = (step_ns - overlapped_ns) / max(float(outcome.saved_ns.mean()), 1.0)
             can_overlap = hidden > MIN_HIDDEN_RATIO
+            cheaper = facts.outcome(outcome.change & with_freed(facts, takes_cores)) if takes_cores else outcome
             if can_overlap:
                 outcome = facts.outcome_of(outcome.saved_ns * min(hidden, 1.0), outcome.change)
+            if takes_cores and cheaper.gain > outcome.gain:
+                outcome = cheaper
             remedy = stage_remedy(pipeline, can_overlap=can_overlap)
         if outcome.gain < MIN_RATIO:
             return []
@@ -112,6 +123,7 @@ class SlowLoader:
             )
             + (stage_sentence(pipeline) if pipeline is not None else "")
             + ("." if every else ", and the other ranks wait for them.")
+            + (cores_sentence(takes_cores, pipeline) if pipeline is not None else "")
         )
         return [
             promise(
@@ -125,6 +137,13 @@ class SlowLoader:
                 sentence=sentence,
             )
         ]
+
+
+def _batches_of_a_step(facts: Facts) -> float:
+    """How many batches a rank asks for in a step, at least one: several where gradients are added up, or a call trains on several."""
+    spans = facts.trace.spans
+    asked = facts.in_steps(spans[spans["name"] == DATA_WAIT])
+    return max(len(asked) / max(facts.steps.count * len(facts.ranks), 1), 1.0)
 
 
 def _how_it_is_spent(facts: Facts, guilty: np.ndarray) -> str:
@@ -278,12 +297,28 @@ def _slowest_pipeline(facts: Facts, ranks: Sequence[int]) -> Pipeline | None:
     return max((pipeline for pipeline in found if pipeline is not None), key=lambda made: made.work_ns, default=None)
 
 
-def _overlapped_ns(facts: Facts, pipeline: Pipeline, step_ns: float, wait_ns: float) -> float:
-    """How long a step takes if batches are made while the training computes: cores do only so much at a time."""
+def _slowest(counted: dict[int, Pipeline], rows: Mask) -> Pipeline | None:
+    """Of what was counted of some ranks' pipelines the one that has most to do."""
+    return max(
+        (pipeline for row, pipeline in counted.items() if rows[row]), key=lambda made: made.work_ns, default=None
+    )
+
+
+def _overlapped_ns(facts: Facts, work_ns: float, cores_told: int, step_ns: float, wait_ns: float) -> float:
+    """How long a step takes if batches are made while the training computes: cores do only so much at a time.
+
+    Args:
+        work_ns: of the pipeline for a step.
+        cores_told: that it may use; 0 if unknown, and its work is counted by the clock, waits for disks and for cores included.
+    """
     busy_ns = step_ns - wait_ns
     on_host_ns = 0.0 if facts.breakdown.on_device else busy_ns
-    cores = pipeline.cores or 1
-    return max(busy_ns, (pipeline.work_ns + on_host_ns) / cores)
+    if cores_told:
+        return max(busy_ns, (work_ns + on_host_ns) / cores_told)
+    load, beyond_ns = facts.host_load, ran_beyond_ns(facts)
+    ran_ns = work_ns if beyond_ns is None else min(work_ns, float(beyond_ns.max()))
+    cores = 1 if load is None or load.cores_per_rank is None else max(load.cores_per_rank, 1)
+    return max(busy_ns, (ran_ns + on_host_ns) / cores)
 
 
 def loader_remedy(facts: Facts, made: dict[str, Any], step_ns: float, wait_ns: float) -> str:

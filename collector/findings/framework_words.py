@@ -241,6 +241,8 @@ _JAX[Advice.REDUCE_EARLIER] = (
     "more rows."
 )
 _JAX[Advice.MORE_WORKERS] = _JAX[Advice.BATCHES_AHEAD] = _JAX[Advice.FASTER_LOADER]
+#: Frameworks whose steps are one call of a compiled function.
+COMPILED: Final = frozenset({"tensorflow", "keras", "jax"})
 _WORDS: Final = {"tensorflow": _TENSORFLOW, "keras": _KERAS, "jax": _JAX}
 
 

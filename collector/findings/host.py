@@ -14,14 +14,13 @@ from ..model.pattern import Pattern, find_pattern
 from ..model.words import milliseconds
 from .base import WORTH_RATIO, Finding, promise
 from .blocked import long_within
-from .framework_words import Advice, advise
+from .framework_words import COMPILED, Advice, advise
 
 #: The loss, zero_grad and the loop itself are host code, too; this much, as a share of the rest of the step, is ordinary.
 ORDINARY_RATIO: Final = 0.1
 MIN_ORDINARY_RATIO: Final = 0.02
 _OTHER: Final = str(Category.OTHER)
-#: Frameworks whose steps are one call of a compiled function, and the libraries that it is inside of then.
-COMPILED: Final = frozenset({"tensorflow", "keras", "jax"})
+#: Libraries that the call of a compiled step is inside of.
 _FRAMEWORKS: Final = frozenset({"tensorflow", "keras", "tf_keras", "jax", "jaxlib"})
 _MODEL: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
 #: So little of the loop's code is not told from nothing.
@@ -75,12 +74,17 @@ def input_share(facts: Facts, rows: Sequence[int] | None = None, steps: Mask | N
 def _step_share(facts: Facts) -> float:
     """How much of what looks like the loop's own code is the call of a compiled step, 0 to 1.
 
-    What runs inside of it before its forward pass and behind its update has no marks of its own.
+    What runs inside of it before its forward pass and behind its update has no marks of its own; nothing has where a step
+    has no gradients, as in an evolution strategy.
     """
-    if facts.code is None or facts.trace.meta.framework not in COMPILED:
+    if facts.trace.meta.framework not in COMPILED:
         return 0.0
+    has_parts = any(facts.part(part).any() for part in _MODEL)
+    if facts.code is None:
+        return 0.0 if has_parts else 1.0
     rows = range(len(facts.ranks))
-    return float(facts.code.inside_ratio(_OTHER, rows, _FRAMEWORKS, _MODEL).min())
+    beside = _MODEL if has_parts else (_OTHER,)
+    return float(facts.code.inside_ratio(_OTHER, rows, _FRAMEWORKS, beside).min())
 
 
 def _of_input(facts: Facts, outcome: Outcome, pattern: Pattern, spent_ns: float) -> Finding:

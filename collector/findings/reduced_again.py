@@ -12,7 +12,7 @@ from ..model.words import milliseconds
 from ..predict.change import Change
 from .base import WORTH_RATIO, Finding, promise
 from .every_pass import NEARLY_ALL, starts_of
-from .host import COMPILED
+from .framework_words import COMPILED
 
 _GRADIENT: Final = "gradient"
 

@@ -14,11 +14,15 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.model.trace import Trace
-from ...timeline.vocabulary import STAGE, STAGE_FUNCTION, STAGE_PRODUCE, LaneKind
+from ...timeline.vocabulary import STAGE, STAGE_CALLS, STAGE_FUNCTION, STAGE_PRODUCE, STAGE_WORK, LaneKind
+from .steps import Steps
 
 ROOT: Final = f"{STAGE}Root"
 #: Characters of args that are looked at.
 _MAX_ARGS: Final = 65536
+#: Stages that run a function of the user's, and those that read; any other hands on what they have made.
+_WITH_FUNCTION: Final = ("Map", "Filter", "Interleave", "Generator", "Scan", "GroupBy")
+_HANDS_ON: Final = frozenset({"Root", "Prefetch", "Batch", "ParallelBatch", "Shuffle", "ShuffleAndRepeat", "Repeat", "Zip"})
 #: A thread with less of a stage's work than this share of the busiest one's does not count.
 MIN_THREAD_RATIO: Final = 0.2
 
@@ -60,6 +64,11 @@ class Pipeline:
     def work_ns(self) -> float:
         """Of all stages together, a batch."""
         return sum(stage.own_ns for stage in self.stages)
+
+    @property
+    def making_ns(self) -> float:
+        """Of the stages that make elements, a batch: what cache() behind them would save."""
+        return sum(stage.own_ns for stage in self.stages if stage.kind not in _HANDS_ON)
 
     @property
     def has_prefetch(self) -> bool:
@@ -117,6 +126,31 @@ def find_pipeline(trace: Trace, spans: pd.DataFrame) -> Pipeline | None:
     ]
     found.sort(key=lambda stage: (-stage.pace_ns, stage.path))
     return Pipeline(stages=tuple(found), cores=_number(settings.get(ROOT, {}), "cpu_budget"))
+
+
+def counted_pipeline(trace: Trace, steps: Steps, rank: int) -> Pipeline | None:
+    """The stages by what was counted of them over the analysed steps of a rank; None if nothing was."""
+    counters = trace.counters
+    names = counters["name"].cat.categories
+    wanted = np.flatnonzero(names.str.startswith(STAGE_WORK) | names.str.startswith(STAGE_CALLS))
+    row = steps.ranks.index(rank)
+    at_ns = counters["ts_ns"].to_numpy()
+    inside = (at_ns >= steps.start_ns[row, 0]) & (at_ns <= steps.end_ns[row, -1]) if steps.count else at_ns < 0
+    told = counters[inside & (counters["rank"] == rank).to_numpy() & counters["name"].cat.codes.isin(wanted).to_numpy()]
+    means = told.groupby(told["name"].astype(str))["value"].mean().to_dict()
+    found = [
+        Stage(
+            path=name.removeprefix(STAGE_WORK),
+            own_ns=float(work_ns),
+            threads=max(round(means.get(name.replace(STAGE_WORK, STAGE_CALLS, 1), 1.0)), 1),
+            parallelism=0,
+            has_function=any(kind in name.rpartition("::")[2] for kind in _WITH_FUNCTION),
+        )
+        for name, work_ns in means.items()
+        if name.startswith(STAGE_WORK)
+    ]
+    found.sort(key=lambda stage: (-stage.pace_ns, stage.path))
+    return Pipeline(stages=tuple(found), cores=0) if found else None
 
 
 def _threads(own_ns: list[float]) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ...timeline.record import recorder
 from . import (
     captures,
+    compilations,
     copies,
     data,
     device_time,
@@ -25,7 +26,7 @@ from .optimizer import optimizer_span
 from .steps import tracker
 
 _log = logging.getLogger("tlkit.instrument")
-_PARTS = (data, model, optimizer, copies, device_time, captures, stream_waits, garbage, empty)
+_PARTS = (data, model, optimizer, copies, device_time, captures, stream_waits, garbage, compilations, empty)
 _COLLECTIVES = (torch_collectives, functional_collectives, torch_messages)
 #: Frameworks that are recorded if the script has loaded them before: by module, ours for it.
 _OTHERS: Final = (("tensorflow", ".tensorflow_steps"), ("keras", ".keras_steps"), ("tf_keras", ".keras2_steps"))

@@ -1,18 +1,53 @@
 """Functions that a framework compiles or traces, which a training does once: again, if it hands over another shape or number."""
 
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any, Final
+
+import torch
 
 from ...timeline.record import recorder
 from ...timeline.vocabulary import COMPILATION, Category, LaneKind
+from .patching import Patches
 
 #: What takes less costs nothing that anybody would notice.
 MIN_NS: Final = 1_000_000
 #: Of JAX's measurements those that begin so are parts of making a program.
 _OF_COMPILING: Final = "/jax/core/compile/"
 
+_patches = Patches()
 
-class _Listener:
-    is_there = False
+
+class _Heard:
+    """Who tells already what it compiles."""
+
+    dynamo = False
+    jax = False
+
+
+def install() -> None:
+    """Record what TorchDynamo compiles, as soon as the script has it: it takes a second to load."""
+    if "torch._dynamo" in sys.modules:
+        _listen_to_dynamo()
+        return
+    original = torch.compile
+
+    @wraps(original)
+    def recorded_compile(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        if "torch._dynamo" in sys.modules:
+            _listen_to_dynamo()
+        return made
+
+    _patches.replace(torch, "compile", recorded_compile)
+
+
+def uninstall() -> None:
+    """Put back what was there."""
+    _patches.restore()
+    _Heard.dynamo = False
 
 
 def compiled(start_ns: int, end_ns: int, function: str) -> None:
@@ -31,8 +66,8 @@ def listen_to_jax() -> None:
     """Record what JAX compiles; once for the life of the process, since listeners cannot be taken back."""
     import jax  # noqa: PLC0415  only who has it comes here
 
-    if not _Listener.is_there:
-        _Listener.is_there = True
+    if not _Heard.jax:
+        _Heard.jax = True
         jax.monitoring.register_event_duration_secs_listener(_measured)
 
 
@@ -40,3 +75,24 @@ def _measured(event: str, duration_s: float, **_: Any) -> None:
     if event.startswith(_OF_COMPILING):
         end_ns = recorder.now_ns()
         compiled(end_ns - int(duration_s * 1e9), end_ns, event.removeprefix(_OF_COMPILING).removesuffix("_duration"))
+
+
+def _listen_to_dynamo() -> None:
+    if _Heard.dynamo:
+        return
+    _Heard.dynamo = True
+    from torch._dynamo.callback import CompilationCallbackHandler  # noqa: PLC0415  loaded by the script
+
+    original = CompilationCallbackHandler.install_callbacks
+
+    @contextmanager
+    def recorded(self: Any, trigger: Any, compile_id: str) -> Generator[None, Any, Any]:
+        start_ns = recorder.now_ns()
+        with original(self, trigger, compile_id):
+            try:
+                yield
+            finally:
+                if recorder.is_training_thread():
+                    compiled(start_ns, recorder.now_ns(), f"torch.compile [{compile_id}]")
+
+    _patches.replace(CompilationCallbackHandler, "install_callbacks", recorded)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ...timeline.record import recorder
 from ...timeline.vocabulary import HOST_CORES, HOST_CPU, PROCESS_CPU
-from . import allocator, amd, nvml, own_device
+from . import allocator, amd, nvml, own_device, pipelines
 from .code.training import CodeSampler
 from .own_device import InUse
 from .sources import CounterSource, Sample
@@ -81,7 +81,7 @@ class Sampler:
         is_first = self._local_rank == 0
         if self._only_load:
             return [_load() if is_first else None]
-        return [_process(), _host() if is_first else None, _when_in_use(self._device)]
+        return [_process(), _host() if is_first else None, _when_in_use(self._device), pipelines.sample]
 
 
 def _load() -> CounterSource | None:

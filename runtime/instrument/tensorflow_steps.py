@@ -14,6 +14,7 @@ from tensorflow.python.ops import control_flow_util
 
 from ...timeline.record import recorder
 from ...timeline.vocabulary import DATA_WAIT, Category, LaneKind
+from . import pipelines
 from .compilations import compiled
 from .patching import Patches
 from .phases import phases
@@ -68,6 +69,15 @@ def mark(noted: Callable[[], None], after: Sequence[Any]) -> None:
 
 
 def _wrap_iterators() -> None:
+    original = iterator_ops.OwnedIterator.__init__
+
+    def recorded_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if tf.executing_eagerly() and recorder.is_training_thread():
+            pipelines.watch(self)
+
+    recorded_init.__wrapped__ = original  # type: ignore[attr-defined]
+    _patches.replace(iterator_ops.OwnedIterator, "__init__", recorded_init)
     for name in ("__next__", "get_next", "get_next_as_optional"):
         _wrap_iterator(name, getattr(iterator_ops.OwnedIterator, name))
 

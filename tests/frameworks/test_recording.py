@@ -6,6 +6,7 @@ import pytest
 
 from tlkit.collector import analyze
 from tlkit.timeline import open_trace
+from tlkit.timeline.vocabulary import STAGE_WORK
 
 from .job import run_job
 
@@ -100,3 +101,15 @@ def test_functions_that_are_compiled_again_are_named(framework: str, tmp_path: P
 
     assert set(compiled["rank"]) == {0, 1}
     assert "compiled-again" in {finding.cause for finding in analyze(trace, warm_up=4).findings}
+
+
+@pytest.mark.timeout(600)
+def test_the_work_of_a_pipeline_is_counted_by_stage(tmp_path: Path) -> None:
+    """Of Keras's own iterator, which its compiled step asks: the stage that works most has the slow function."""
+    counters = open_trace(record(tmp_path, "tensorflow", "slow-map")).counters
+    told = counters[counters["name"].astype(str).str.startswith(STAGE_WORK)]
+    by_stage = told.groupby(told["name"].astype(str))["value"].mean()
+
+    assert set(told["rank"]) == {0, 1}
+    assert "Map" in by_stage.idxmax().rpartition("::")[2]
+    assert by_stage.max() > 1e6
