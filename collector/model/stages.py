@@ -22,7 +22,9 @@ ROOT: Final = f"{STAGE}Root"
 _MAX_ARGS: Final = 65536
 #: Stages that run a function of the user's, and those that read; any other hands on what they have made.
 _WITH_FUNCTION: Final = ("Map", "Filter", "Interleave", "Generator", "Scan", "GroupBy")
-_HANDS_ON: Final = frozenset({"Root", "Prefetch", "Batch", "ParallelBatch", "Shuffle", "ShuffleAndRepeat", "Repeat", "Zip"})
+_HANDS_ON: Final = frozenset(
+    {"Root", "Prefetch", "Batch", "ParallelBatch", "Shuffle", "ShuffleAndRepeat", "Repeat", "Zip"}
+)
 #: A thread with less of a stage's work than this share of the busiest one's does not count.
 MIN_THREAD_RATIO: Final = 0.2
 

@@ -1,7 +1,7 @@
 """The steps of a run: taken from the trace, or inferred from tensors that come back.
 
-Knows which steps to leave out: the first, which pays for everything that happens once, and what follows it while it is
-still clearly slower than the rest.
+Knows which steps to leave out: the first, which pays for everything that happens once, what follows it while it is still
+clearly slower than the rest, and what comes before a function that is compiled when it is called first.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from ...timeline.model.trace import STEP_COLUMNS, Trace, make_table
-from .arrays import Floats, Integers, IntMatrix
+from ...timeline.vocabulary import COMPILATION
+from .arrays import Floats, Integers, IntMatrix, Mask
 
 #: A leading step this much longer than the median still belongs to the warm-up.
 WARM_UP_RATIO: Final = 1.5
@@ -122,9 +123,9 @@ def find_steps(trace: Trace, *, warm_up: int | None = None, selected: tuple[int,
     ends = table.pivot(index="rank", columns="step", values="end_ns").dropna(axis="columns")
     start_ns, end_ns = starts.to_numpy(dtype=np.int64), ends.to_numpy(dtype=np.int64)
     numbers = np.array(starts.columns, dtype=np.int64)
-    skipped = (
-        0 if _began_before(trace, numbers) else _warm_up(np.median(end_ns - start_ns, axis=0) if ranks else np.empty(0))
-    )
+    skipped = 0
+    if ranks and not _began_before(trace, numbers):
+        skipped = _warm_up(np.median(end_ns - start_ns, axis=0), _compile(trace, ranks, start_ns, end_ns))
     if warm_up is not None:
         skipped = min(warm_up, len(numbers))
     return Steps(
@@ -143,13 +144,33 @@ def _began_before(trace: Trace, numbers: np.ndarray) -> bool:
     return bool(len(before) and len(numbers) and trace.meta.knows_order and before.min() < numbers[0])
 
 
-def _warm_up(durations: Floats) -> int:
-    """How many leading steps are warm-up."""
+def _compile(trace: Trace, ranks: tuple[int, ...], start_ns: IntMatrix, end_ns: IntMatrix) -> Mask:
+    """In which steps some rank compiles a function: bool[step]."""
+    found = np.zeros(start_ns.shape[1], dtype=bool)
+    spans = trace.spans[trace.spans["name"] == COMPILATION]
+    for row, rank in enumerate(ranks if len(spans) else ()):
+        ended = (spans["start_ns"] + spans["dur_ns"])[spans["rank"] == rank].to_numpy()
+        column = np.searchsorted(end_ns[row], ended)
+        inside = column < len(found)
+        inside[inside] = start_ns[row][column[inside]] < ended[inside]
+        found[column[inside]] = True
+    return found
+
+
+def _warm_up(durations: Floats, compile_: Mask) -> int:
+    """How many leading steps are warm-up.
+
+    Args:
+        durations: of each step, ns.
+        compile_: in which of them a function is compiled, which a training calls for the first time there, or later.
+    """
     if len(durations) < FEW_STEPS:
         return 0
     usual = float(np.median(durations))
     most = max(1, int(len(durations) * WARM_UP_SHARE))
+    is_slow = durations[:most] > WARM_UP_RATIO * usual
     skipped = 1
-    while skipped < most and durations[skipped] > WARM_UP_RATIO * usual:
+    while skipped < most and is_slow[skipped]:
         skipped += 1
-    return skipped
+    first_calls = np.flatnonzero(is_slow & compile_[:most])
+    return max(skipped, int(first_calls[-1]) + 1) if len(first_calls) else skipped

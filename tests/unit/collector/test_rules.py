@@ -18,6 +18,7 @@ from tlkit.collector.model.pattern import find_pattern
 from tlkit.collector.predict.change import Change
 from tlkit.timeline.errors import UsageError
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, SPAN_COLUMNS, TENSOR_COLUMNS, Trace, make_table
+from tlkit.collector.model.steps import find_steps
 from tlkit.timeline.vocabulary import COMPILATION, EPOCH_START, GARBAGE_COLLECTION, WORKER_START, Category
 
 from .test_diagnosis import HEALTHY, changed, jittered
@@ -288,6 +289,22 @@ def test_functions_that_are_compiled_again_are_named(ranks: list[int]) -> None:
     assert verdict.ranks == tuple(ranks)
     assert verdict.predicted_gain == pytest.approx(25 / (97.5 + 25), abs=0.02)
     assert "compiled-again" not in {finding.cause for finding in once.findings}
+
+
+def test_a_function_that_is_called_first_in_the_third_step_is_warm_up() -> None:
+    """As the second network's of two that are trained by turns; a slow step without it, or far later, is not."""
+    steps = uniform(2, 40, HEALTHY)
+    for rank in range(2):
+        for number in (3, 20):
+            steps[rank][number] = [*steps[rank][number], ("forward", 300.0)]
+    trace = make_trace(steps)
+    forward = trace.spans[trace.spans["dur_ns"] == 300 * MS]
+    spans = [
+        (int(rank), "other", "other", "other", COMPILATION, int(start_ns) + 1, 100 * MS)
+        for rank, start_ns in zip(forward["rank"], forward["start_ns"], strict=True)
+    ]
+    assert find_steps(trace).excluded == 1
+    assert find_steps(with_spans(trace, spans)).excluded == 4
 
 
 @pytest.mark.parametrize(("slow_steps", "is_told"), [([20], False), ([7, 20, 33], True)])
