@@ -11,7 +11,7 @@ from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATA_WAIT, DATASET, WORK
 from ..facts import Facts
 from ..model.arrays import Floats, Mask
 from ..model.breakdown import EXPOSED, PARTS
-from ..model.pattern import find_pattern
+from ..model.pattern import Pattern, find_pattern
 from ..model.stages import Pipeline, describe, find_pipeline, has_pipeline
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
@@ -105,26 +105,18 @@ class SlowLoader:
             **made,
             **({"stages": describe(pipeline.stages[:MAX_STAGES])} if pipeline is not None else {}),
         }
-        size = max(facts.trace.meta.size, 1)
-        who = name_ranks(ranks, len(facts.ranks) if len(ranks) == len(facts.ranks) else size)
-        every = len(ranks) == len(facts.ranks) or size == 1
-        verb = "waits" if len(ranks) == 1 or who == "Every rank" else "wait"
+        every = len(ranks) == len(facts.ranks) or facts.trace.meta.size <= 1
         # The longest wait of each step is the job's.
         longest_ns = float(waits_ns[guilty].max(axis=0).mean())
         alike = longest_ns <= MUCH_LONGER * wait_ns
-        how_long = milliseconds(wait_ns) if alike else f"up to {milliseconds(longest_ns)}"
-        sentence = (
-            f"{who} {verb} {how_long} of each {milliseconds(step_ns)} step for the data loader"
-            + ("" if pattern.kind == "always" else f" ({pattern.words})")
-            + (
-                f", which spends its time {made['slow_part']}{made['how']}"
-                if made["slow_part"] and pipeline is None
-                else ""
-            )
-            + (stage_sentence(pipeline) if pipeline is not None else "")
-            + ("." if every else ", and the other ranks wait for them.")
-            + (cores_sentence(takes_cores, pipeline) if pipeline is not None else "")
-        )
+        sentence = _sentence(
+            facts,
+            ranks,
+            made,
+            pattern,
+            milliseconds(wait_ns) if alike else f"up to {milliseconds(longest_ns)}",
+            pipeline,
+        ) + ("" if pipeline is None else cores_sentence(takes_cores, pipeline))
         return [
             promise(
                 outcome,
@@ -139,8 +131,32 @@ class SlowLoader:
         ]
 
 
+def _sentence(
+    facts: Facts,
+    ranks: Sequence[int],
+    made: dict[str, Any],
+    pattern: Pattern,
+    how_long: str,
+    pipeline: Pipeline | None,
+) -> str:
+    size = max(facts.trace.meta.size, 1)
+    who = name_ranks(ranks, len(facts.ranks) if len(ranks) == len(facts.ranks) else size)
+    every = len(ranks) == len(facts.ranks) or size == 1
+    verb = "waits" if len(ranks) == 1 or who == "Every rank" else "wait"
+    if pipeline is not None:
+        where = stage_sentence(pipeline)
+    else:
+        where = f", which spends its time {made['slow_part']}{made['how']}" if made["slow_part"] else ""
+    return (
+        f"{who} {verb} {how_long} of each {milliseconds(facts.mean_step_ns)} step for the data loader"
+        + ("" if pattern.kind == "always" else f" ({pattern.words})")
+        + where
+        + ("." if every else ", and the other ranks wait for them.")
+    )
+
+
 def _batches_of_a_step(facts: Facts) -> float:
-    """How many batches a rank asks for in a step, at least one: several where gradients are added up, or a call trains on several."""
+    """How many batches a rank asks for in a step, at least one: gradients are added up, or a call trains on several."""
     spans = facts.trace.spans
     asked = facts.in_steps(spans[spans["name"] == DATA_WAIT])
     return max(len(asked) / max(facts.steps.count * len(facts.ranks), 1), 1.0)

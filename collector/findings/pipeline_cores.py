@@ -1,4 +1,4 @@
-"""Cores that a tf.data pipeline takes from the training: its threads make batches ahead, where no waiting shows, on cores that are few."""
+"""Cores that a tf.data pipeline takes from the training: its threads make batches ahead, where no waiting shows."""
 
 from typing import Final
 
@@ -61,7 +61,7 @@ def freed_share(facts: Facts, worked_ns: Floats, rows: Mask) -> float:
 
 
 def ran_beyond_ns(facts: Facts) -> Floats | None:
-    """What each process runs beyond the steps in which the training was least disturbed: float[rank], ns; None if not recorded."""
+    """What each process runs beyond its least disturbed steps of training: float[rank], ns; None if not recorded."""
     ran_ns = facts.cpu.process_ns.mean(axis=1)
     if not ran_ns.all():
         return None

@@ -139,11 +139,12 @@ def counted_pipeline(trace: Trace, steps: Steps, rank: int) -> Pipeline | None:
     at_ns = counters["ts_ns"].to_numpy()
     inside = (at_ns >= steps.start_ns[row, 0]) & (at_ns <= steps.end_ns[row, -1]) if steps.count else at_ns < 0
     told = counters[inside & (counters["rank"] == rank).to_numpy() & counters["name"].cat.codes.isin(wanted).to_numpy()]
-    means = told.groupby(told["name"].astype(str))["value"].mean().to_dict()
+    mean_values = told.groupby(told["name"].astype(str))["value"].mean()
+    means = {str(name): float(value) for name, value in mean_values.items()}
     found = [
         Stage(
             path=name.removeprefix(STAGE_WORK),
-            own_ns=float(work_ns),
+            own_ns=work_ns,
             threads=max(round(means.get(name.replace(STAGE_WORK, STAGE_CALLS, 1), 1.0)), 1),
             parallelism=0,
             has_function=any(kind in name.rpartition("::")[2] for kind in _WITH_FUNCTION),

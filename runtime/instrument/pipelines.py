@@ -101,8 +101,8 @@ def _since(seen: _Seen, nodes: Mapping[int, Any], output: int) -> dict[str, tupl
     told: dict[str, tuple[float, int]] = {}
     for_batch: dict[str, float] = {}
     for path, stage in stages.items():  # those above come first
-        above = stages.get(stage.above)
-        for_one = stage.elements_for_one or stage.elements / max(0 if above is None else above.elements, 1)
+        taken = stages[stage.above].elements if stage.above in stages else 0
+        for_one = stage.elements_for_one or stage.elements / max(taken, 1)
         for_batch[path] = for_one * for_batch.get(stage.above, 1.0)
         told[path] = (stage.worked_ns / stage.elements * for_batch[path] if stage.elements else 0.0, stage.calls)
     return told

@@ -15,10 +15,10 @@ from tlkit.collector.findings import GROUP, all_rules, run_level
 from tlkit.collector.findings.uneven import with_even_batches
 from tlkit.collector.model.contention import find_contention
 from tlkit.collector.model.pattern import find_pattern
+from tlkit.collector.model.steps import find_steps
 from tlkit.collector.predict.change import Change
 from tlkit.timeline.errors import UsageError
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, SPAN_COLUMNS, TENSOR_COLUMNS, Trace, make_table
-from tlkit.collector.model.steps import find_steps
 from tlkit.timeline.vocabulary import COMPILATION, EPOCH_START, GARBAGE_COLLECTION, WORKER_START, Category
 
 from .test_diagnosis import HEALTHY, changed, jittered
