@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from ..facts import Facts, Outcome
+from ..model.arrays import Floats
 
 #: A finding that predicts no more than this is not worth a change.
 WORTH_RATIO: Final = 0.05
@@ -49,6 +52,24 @@ class Finding:
         from ..reports.html import finding_cell  # noqa: PLC0415  reports are drawn from findings
 
         return finding_cell(self)
+
+
+#: Of so many steps two are few, if they have this much of what is lost.
+MANY_STEPS: Final = 40
+NEARLY_ALL: Final = 0.75
+
+
+def is_of_two_steps(lost_ns: Floats) -> bool:
+    """Whether one or two of many steps have nearly all that is lost: nobody can tell whether there will be others.
+
+    >>> is_of_two_steps(np.array([0.0] * 48 + [9.0, 8.0])), is_of_two_steps(np.array([0.0] * 47 + [9.0, 8.0, 7.0]))
+    (True, False)
+
+    Args:
+        lost_ns: float[step].
+    """
+    lost = np.sort(np.maximum(lost_ns, 0.0))[::-1]
+    return len(lost) >= MANY_STEPS and float(lost[:2].sum()) > NEARLY_ALL * float(lost.sum())
 
 
 def promise(

@@ -25,6 +25,8 @@ _FRAMEWORKS: Final = frozenset({"tensorflow", "keras", "tf_keras", "jax", "jaxli
 _MODEL: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
 #: So little of the loop's code is not told from nothing.
 NEARLY: Final = 0.25
+#: A line that calls a compiled step has this much of the model's parts for what it has of none.
+CALLS_STEP: Final = 0.5
 #: Of it in one piece, where a profile shows every operator.
 ORDINARY_HOLE_RATIO: Final = 0.03
 
@@ -84,7 +86,9 @@ def _step_share(facts: Facts) -> float:
         return 0.0 if has_parts else 1.0
     rows = range(len(facts.ranks))
     beside = _MODEL if has_parts else (_OTHER,)
-    return float(facts.code.inside_ratio(_OTHER, rows, _FRAMEWORKS, beside).min())
+    # fit() calls nothing else; a line of a loop may call a compiled step, or operations one by one.
+    as_long = 0.0 if facts.trace.meta.framework == "keras" else CALLS_STEP
+    return float(facts.code.inside_ratio(_OTHER, rows, _FRAMEWORKS, beside, as_long).min())
 
 
 def _of_input(facts: Facts, outcome: Outcome, pattern: Pattern, spent_ns: float) -> Finding:

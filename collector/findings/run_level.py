@@ -135,7 +135,7 @@ def _of_growth(facts: Facts) -> list[Finding]:
     work: dict[str, np.ndarray] = {}
     total = np.zeros(facts.steps.count)
     for part, values in _own_parts(facts):
-        shared = values.min(axis=0)
+        shared = _in_common(facts, values.min(axis=0))
         if clearly_grows(shared):
             grown = growth(shared, _steps_before(facts))
             work[part] = removed(values, grown)

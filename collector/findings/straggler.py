@@ -15,7 +15,7 @@ from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change
 from ..predict.straggling import find_stragglers, longer_ns
-from .base import WORTH_RATIO, Finding, promise
+from .base import WORTH_RATIO, Finding, is_of_two_steps, promise
 from .framework_words import Advice, advise
 from .root_cause import UNKNOWN, root_cause
 from .starved_rank import starved_rank
@@ -37,6 +37,9 @@ IN_TURN_RATIO: Final = 0.8
 MOST_IN_ONE: Final = 0.9
 #: Garbage collection that makes so much of the excess is its cause.
 MAX_OF_IT: Final = 0.5
+
+#: What is known of a rank that is slow now and then by what it does.
+_KNOWN: Final = frozenset({"periodic-checkpoint-on-one-rank", "garbage-collection", "compiled-again"})
 
 _CAUSES: Final = {
     str(Category.FORWARD): ("slow-forward", "in forward"),
@@ -76,7 +79,7 @@ class SlowRanks:
             if found and facts.outcome(change & without).mean_saved_ns - saved_ns < WORTH_RATIO * facts.mean_step_ns:
                 continue
             described = None if outcome.gain < MIN_GAIN else describe_slow_ranks(facts, excess, outcome)
-            if described is None or _is_single(excess):
+            if described is None or _is_seldom(excess, described):
                 continue
             if _is_other_load(facts, described) or _is_time_slice(facts, excess, described):
                 continue
@@ -191,9 +194,14 @@ def _also_divided(facts: Facts, finding: Finding) -> Finding:
     )
 
 
-def _is_single(excess: Excess) -> bool:
-    """Whether it is one step of the run, of which nobody can tell whether there will be another."""
-    return int(excess.slow[list(excess.rows)].sum()) == 1 < excess.slow.shape[1]
+def _is_seldom(excess: Excess, finding: Finding) -> bool:
+    """Whether nearly all of it is one step of the run, or two of many for no known reason: will there be another?"""
+    slow = excess.slow[list(excess.rows)]
+    if int(slow.sum()) == 1 < slow.shape[1]:
+        return True
+    if finding.outcome is None or finding.evidence.get("root_cause", {}).get("is") or finding.cause in _KNOWN:
+        return False
+    return is_of_two_steps(finding.outcome.saved_ns)
 
 
 def _is_time_slice(facts: Facts, excess: Excess, finding: Finding) -> bool:

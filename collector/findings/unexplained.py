@@ -21,7 +21,7 @@ from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from ..predict.straggling import PARTS_OF_WORK
-from .base import WORTH_RATIO, Finding, promise
+from .base import WORTH_RATIO, Finding, is_of_two_steps, promise
 from .latency import MIN_NS, MIN_ON_ONE_HOST_NS
 from .run_level import after_warm_up, cause_of, remedy_of
 from .straggler import describe_slow_ranks
@@ -76,7 +76,8 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
     candidates = [
         one
         for one in costly
-        if not (one.comes_and_goes and within_time_slice(facts, one.by_step_ns, without_cores=SLICES_IN_A_ROW))
+        if not is_of_two_steps(one.by_step_ns)
+        and not (one.comes_and_goes and within_time_slice(facts, one.by_step_ns, without_cores=SLICES_IN_A_ROW))
     ]
     if not candidates:
         return []

@@ -120,13 +120,27 @@ class CodeLooks:
             return np.zeros(len(rows))
         return self._ratio_by_rank(chosen, self.is_input)[list(rows)]
 
-    def inside_ratio(self, part: str, rows: Sequence[int], libraries: frozenset[str], beside: Sequence[str]) -> Floats:
-        """How much of a part is inside of libraries, at lines that other parts are spent at as well: float[rows], 0 to 1."""
+    def inside_ratio(
+        self, part: str, rows: Sequence[int], libraries: frozenset[str], beside: Sequence[str], as_long: float
+    ) -> Floats:
+        """How much of a part is inside of libraries, at lines where other parts are spent for longer than a share of it.
+
+        Args:
+            as_long: that share.
+
+        Returns:
+            float[rows], 0 to 1.
+        """
         lines = [(place.file, place.line, place.function) for place in self.places]
+        numbers: dict[tuple[str, int, str], int] = {}
+        line_of = np.array([numbers.setdefault(line, len(numbers)) for line in lines], np.int64)[self.place]
         others = np.isin(self.part, [PARTS.index(name) for name in beside])
-        known = {lines[number] for number in np.unique(self.place[others]).tolist()}
-        wanted = [one in known and place.library in libraries for one, place in zip(lines, self.places, strict=True)]
-        return self._ratio_by_rank(self.chosen(part, rows), np.array(wanted, bool)[self.place])[list(rows)]
+        elsewhere, here = (
+            np.bincount(line_of[mask], self.ns[mask], len(numbers)) for mask in (others, self.part == PARTS.index(part))
+        )
+        is_shared = elsewhere > as_long * here
+        wanted = np.array([place.library in libraries for place in self.places], bool)[self.place] & is_shared[line_of]
+        return self._ratio_by_rank(self.chosen(part, rows), wanted)[list(rows)]
 
     def spent_by_rank(self, part: str, places: Sequence[int]) -> Floats:
         """The mean of a step that each rank has of a part at some places, ns: float[rank]."""

@@ -36,12 +36,24 @@ def library_of(path: str) -> str:
     """Whose code a file is: a package that is installed, a module of Python, or "" for the user's own."""
     if path.startswith(_TOOLKIT):
         return "tlkit"
+    if _is_written_by_torch(path):
+        return "torch"
     inside = next((path.rpartition(folder)[2] for folder in _INSTALLED if folder in path), "")
     inside = inside or next((path.removeprefix(folder) for folder in _STANDARD if path.startswith(folder)), "")
     if inside:
         return _OF_THE_HOST.get(inside) or inside.split(os.sep, 1)[0].removesuffix(".py")
     # Code without a file: of Python itself, of a dataclass, of a compiler; a notebook's cells have one of their own.
     return "python" if path.startswith("<") and not path.startswith("<ipython") else OWN
+
+
+def _is_written_by_torch(path: str) -> bool:
+    """Whether a compiler of PyTorch's has written the code: Inductor into its cache, torch.fx into memory."""
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    return (
+        f"{os.sep}torchinductor_" in path
+        or path.startswith("<eval_with_key>")
+        or bool(cache and path.startswith(cache.rstrip(os.sep) + os.sep))
+    )
 
 
 Frame = tuple[CodeType, int, int]

@@ -620,15 +620,31 @@ def test_a_rank_that_computes_more_on_a_loaded_host_is_not_told_to_lack_cores() 
 
 
 def test_how_long_a_rank_stands_still_is_told_of_the_steps_that_are_counted() -> None:
-    """Two seconds in one step, and 40 ms in a few others, which the sentence does not count."""
+    """Two seconds in three steps, and 40 ms in a few others, which the sentence does not count; in one step nobody would know."""
     steps = uniform(2, 60, HEALTHY)
     for number in (5, 17, 23, 48):
         steps[1][number] = [*steps[1][number], ("forward", 40)]
-    steps[1][30] = [*steps[1][30], ("forward", 2000)]
+    for number in (8, 12, 55):
+        steps[1][number] = [*steps[1][number], ("forward", 2000)]
     found = best(analyze(make_trace(jittered(steps))), "periodic-slow-forward")
 
-    assert "in 1 of 59 steps" in found.sentence  # the first is left out
+    assert "in 3 of 59 steps" in found.sentence  # the first is left out
     assert found.evidence["mean_excess_ns"] == pytest.approx(2000 * MS, rel=0.05)
+    for number in (8, 55):
+        steps[1][number].pop()
+    assert not analyze(make_trace(jittered(steps))).findings
+
+
+@pytest.mark.parametrize("is_input", [True, False])
+def test_steps_that_grow_with_their_input_are_not_slowing_down(*, is_input: bool) -> None:
+    """Sentences become longer, and so does the work on them."""
+    steps = jittered(uniform(2, 60, HEALTHY))
+    for number in range(60):
+        for rank in range(2):
+            steps[rank][number] = [*steps[rank][number], ("forward", number / 2 + 1), ("backward", number + 1)]
+    trace = make_trace(steps)
+    trace = metered(steps, trace, elements=lambda _, step: 1000.0 * (1 + step / 60 * is_input))
+    assert ("slowing-down" in {finding.cause for finding in analyze(trace).findings}) is not is_input
 
 
 def test_a_rank_that_does_more_in_two_parts_of_the_same_steps_has_one_fault() -> None:
