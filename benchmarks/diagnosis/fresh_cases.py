@@ -357,7 +357,7 @@ FIFTH_STRANGERS = (
     _stranger("wings of moths", "moth_wings", "healthy", framework="tensorflow"),
     _stranger("dust of a quarry", "quarry_dust", "healthy", framework="tensorflow"),
     _stranger("tags of prices", "price_tags", "data", framework="keras", also=("compute",)),
-    _stranger("rings of trees", "tree_rings", "compute", (), TWO, framework="keras"),
+    _stranger("rings of trees", "tree_rings", "compute", (), TWO, steps=160, framework="keras"),
     _stranger("spirals of shells", "shell_spirals", "healthy", framework="keras"),
     _stranger("tones of violins", "violin_tones", "compute", (), TWO, framework="optax"),
     _stranger("clusters of stars", "star_clusters", "communication", framework="optax"),

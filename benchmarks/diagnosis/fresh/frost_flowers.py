@@ -70,7 +70,7 @@ class Average:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = copy.deepcopy(model).requires_grad_(requires_grad=False)
-        self.kept = list(self.model.parameters())
+        self.kept: list[torch.Tensor] = list(self.model.parameters())
 
     def follow(self, model: nn.Module) -> None:
         torch._foreach_lerp_(self.kept, [weight.detach() for weight in model.parameters()], 0.01)

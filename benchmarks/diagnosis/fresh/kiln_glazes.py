@@ -7,7 +7,7 @@ import torch
 from ranks import Run
 from torch import nn
 
-OXIDES, HOURS, BATCH, WIDTH, DEPTH = 24, 48, 40, 128, 4
+OXIDES, HOURS, BATCH, WIDTH, DEPTH = 24, 48, 16, 96, 2
 
 
 class Mix(nn.Module):

@@ -88,6 +88,7 @@ def main() -> None:
     run = Run()
     arms, judges = Actor(), Critics()
     slow = copy.deepcopy(judges).requires_grad_(requires_grad=False)
+    copies: list[torch.Tensor] = list(slow.parameters())
     actor, actor_optimizer = run.wrap(arms, torch.optim.Adam(arms.parameters(), lr=3e-4))
     critics, critic_optimizer = run.wrap(judges, torch.optim.Adam(judges.parameters(), lr=3e-4))
     dice = torch.Generator().manual_seed(run.rank)
@@ -108,7 +109,7 @@ def main() -> None:
         (0.1 * likely - torch.minimum(*judges(seen, now))).mean().backward()
         actor_optimizer.step()
         judges.requires_grad_(requires_grad=True)
-        torch._foreach_lerp_(list(slow.parameters()), [weight.detach() for weight in judges.parameters()], 0.005)
+        torch._foreach_lerp_(copies, [weight.detach() for weight in judges.parameters()], 0.005)
         if run.step % 200 == 0:
             reached = look(arms, run.step)
             if run.rank == 0:

@@ -11,7 +11,7 @@ from ranks import Run
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-SIDE, BATCH, WIDTH, RANK = 32, 6, 16, 16
+SIDE, BATCH, WIDTH, RANK = 32, 3, 16, 64
 
 
 def block(inputs: int, outputs: int) -> nn.Sequential:

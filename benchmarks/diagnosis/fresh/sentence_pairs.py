@@ -41,7 +41,8 @@ class Layer(nn.Module):
         self.adapters = nn.ModuleList(Adapter() for _ in range(2))
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        heads: torch.Tensor = x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return heads
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norms[0](x)

@@ -55,7 +55,8 @@ class Brightness:
             distributed.destroy_process_group(group)
         self.moments.lerp_(found / len(TELESCOPES[self.telescope]), 0.1)
         mean, square = self.moments
-        return (sky - mean) / (square - mean.square()).clamp(min=1e-4).sqrt()
+        normal: torch.Tensor = (sky - mean) / (square - mean.square()).clamp(min=1e-4).sqrt()
+        return normal
 
 
 run = Run()
