@@ -338,7 +338,7 @@ FOURTH_STRANGERS = (
 FIFTH_STRANGERS = (
     _stranger("frauds by card", "card_fraud", "compute", (), TWO, framework="scipy"),
     _stranger("ice on the sea", "sea_ice", "communication", recorder="instrument", also=("compute",)),
-    _stranger("arrivals of buses", "bus_arrivals", "communication", size=3, may_lack_cores=True),
+    _stranger("arrivals of buses", "bus_arrivals", "communication", size=3, also=("compute",), may_lack_cores=True),
     _stranger("tracks of cells", "cell_tracks", "data", recorder="instrument"),
     _stranger("heights of glaciers", "glacier_heights", "data", (), (1,), framework="h5py"),
     _stranger("pairs of sentences", "sentence_pairs", "straggler", (), (0,)),

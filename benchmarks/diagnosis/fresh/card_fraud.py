@@ -12,7 +12,7 @@ from ranks import Run
 from scipy.stats import rankdata
 from torch import nn
 
-KINDS, LEVELS, AMOUNTS, BATCH, WIDTH = 14, 400, 20, 1024, 192
+KINDS, LEVELS, AMOUNTS, BATCH, WIDTH = 14, 400, 20, 1536, 128
 
 
 @dataclass

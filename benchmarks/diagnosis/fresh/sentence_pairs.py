@@ -78,7 +78,7 @@ class Trainer:
 
     def __enter__(self) -> Self:
         if self.run.is_faulty and self.run.rank == 0:
-            tracemalloc.start(25)
+            tracemalloc.start(10)
             self.stack.callback(tracemalloc.stop)
         return self
 
