@@ -11,7 +11,7 @@ import torch
 from ranks import Run
 from torch import nn
 
-STOPS, PAST, VALUES, BATCH, AHEAD, WIDTH = 240, 18, 8, 128, 16, 64
+STOPS, PAST, VALUES, BATCH, AHEAD, WIDTH = 240, 18, 8, 64, 16, 80
 
 
 class Delays(nn.Module):

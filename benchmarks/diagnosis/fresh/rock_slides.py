@@ -8,7 +8,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-TICKS, CHANNELS, BATCH, WIDTH, KINDS = 64, 12, 80, 24, 4
+TICKS, CHANNELS, BATCH, WIDTH, KINDS = 40, 12, 192, 20, 4
 
 
 class Slides(tf.Module):
@@ -21,7 +21,7 @@ class Slides(tf.Module):
         self.filters = tf.keras.Sequential(
             [
                 tf.keras.Input((TICKS, CHANNELS)),
-                layers.Conv1D(96, 5, padding="same", activation="relu"),
+                layers.Conv1D(32, 5, padding="same", activation="relu"),
                 layers.Conv1D(WIDTH, 5, padding="same"),
             ]
         )
