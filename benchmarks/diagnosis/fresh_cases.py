@@ -333,3 +333,33 @@ FOURTH_STRANGERS = (
     _stranger("a valley is sought", "valley_seeker", "healthy", framework="optax"),
     _stranger("forged coins", "forged_coins", "healthy", framework="tensorflow"),
 )
+
+# A fifth author's, who knew none of the rules: all four frameworks; eight look unusual, and nothing is wrong in them.
+FIFTH_STRANGERS = (
+    _stranger("frauds by card", "card_fraud", "compute", (), TWO, framework="scipy"),
+    _stranger("ice on the sea", "sea_ice", "communication", recorder="instrument", also=("compute",)),
+    _stranger("arrivals of buses", "bus_arrivals", "communication", size=3, also=("compute",), may_lack_cores=True),
+    _stranger("tracks of cells", "cell_tracks", "data", recorder="instrument"),
+    _stranger("heights of glaciers", "glacier_heights", "data", (), (1,), framework="h5py"),
+    _stranger("pairs of sentences", "sentence_pairs", "straggler", (), (0,)),
+    _stranger("a survey of the sky", "sky_survey", "communication", recorder="instrument", size=4, may_lack_cores=True),
+    _stranger("runners in a maze", "maze_runners", "straggler"),
+    _stranger("glazes in a kiln", "kiln_glazes", "healthy"),
+    _stranger("frost on windows", "frost_flowers", "healthy"),
+    _stranger("an arm that reaches", "robot_arm", "healthy", steps=400),
+    _stranger("orbits of comets", "comet_orbits", "healthy", recorder="instrument"),
+    _stranger("sizes of hail", "hail_stones", "data", framework="tensorflow"),
+    _stranger("lifts that wait", "lift_dispatch", "compute", (), TWO, framework="tensorflow"),
+    _stranger("slides of rocks", "rock_slides", "compute", (), TWO, framework="tensorflow"),
+    _stranger(
+        "depth of snow", "snow_depth", "straggler", (), (0,), size=3, may_lack_cores=True, framework="tensorflow"
+    ),
+    _stranger("wings of moths", "moth_wings", "healthy", framework="tensorflow"),
+    _stranger("dust of a quarry", "quarry_dust", "healthy", framework="tensorflow"),
+    _stranger("tags of prices", "price_tags", "data", framework="keras", also=("compute",)),
+    _stranger("rings of trees", "tree_rings", "compute", (), TWO, steps=160, framework="keras"),
+    _stranger("spirals of shells", "shell_spirals", "healthy", framework="keras"),
+    _stranger("tones of violins", "violin_tones", "compute", (), TWO, framework="optax"),
+    _stranger("clusters of stars", "star_clusters", "communication", framework="optax"),
+    _stranger("few letters", "few_letters", "healthy", framework="optax"),
+)

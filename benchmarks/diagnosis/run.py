@@ -7,7 +7,8 @@
 A case is right if the verdict has the class and the ranks of the fault and one of the causes that fit; the predicted gain is
 compared with the measured one: what the mean step loses when the fault is taken away, by the loop's own clock.  Every case runs
 three times, with and without its fault in turn.  Cases with a slow link need root (network namespaces) and are left out without;
-so are those of the set `fourth` where TensorFlow, Keras and JAX are not installed: record them with .venv-frameworks/bin/python.
+so are those of the sets `fourth` and `fifth` where TensorFlow, Keras and JAX are not installed: record them with
+.venv-frameworks/bin/python.
 """
 
 import argparse
@@ -21,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from case import Case, read_case
-from fresh_cases import FOURTH_STRANGERS, FRESH_CASES, MORE_STRANGERS, STRANGERS, THIRD_STRANGERS
+from fresh_cases import FIFTH_STRANGERS, FOURTH_STRANGERS, FRESH_CASES, MORE_STRANGERS, STRANGERS, THIRD_STRANGERS
 from hard_cases import HARD_CASES
 from judging import Report, analyse_all
 from plain_cases import PLAIN_CASES
 from recorded import Job, is_recorded, mean_step_ms, record_all
 
 CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS + MORE_STRANGERS + THIRD_STRANGERS + FOURTH_STRANGERS
+CASES += FIFTH_STRANGERS
 SETS = {
     "all": CASES,
     "plain": PLAIN_CASES,
@@ -37,6 +39,7 @@ SETS = {
     "more-strangers": MORE_STRANGERS,
     "third": THIRD_STRANGERS,
     "fourth": FOURTH_STRANGERS,
+    "fifth": FIFTH_STRANGERS,
 }
 MAX_HEALTHY_GAIN = 0.05
 """What a healthy run may be promised."""
