@@ -12,9 +12,9 @@ import numpy as np
 
 from ..errors import TraceError
 from ..read.source import Source
-from .events import Events, Key
+from .events import Events
 from .odd import LONGEST_EVENT, Event, OddEvents
-from .parts import DTYPES, Part, join
+from .parts import DTYPES, Part, join, narrow_columns, narrow_key
 from .portable import CLOSED, MORE, ODD, STOPPED, PortableScanner
 from .thrift import check_proportion
 
@@ -179,7 +179,7 @@ class _Feeder:
 
     def finish(self, text_keys: Sequence[str]) -> Part:
         """What was made of the range."""
-        columns, texts, keys = self.scanner.finish()
+        columns, texts, of_keys = self.scanner.finish()
         arrays = {name: np.frombuffer(columns[name], dtype) for name, dtype in DTYPES.items()}
         if self._own:
             starts = arrays["args_start"].copy()
@@ -187,17 +187,12 @@ class _Feeder:
                 if args:
                     starts[row] = -2 - number
             arrays["args_start"] = starts
+        del columns
+        narrow_columns(arrays, texts)
         return Part(
             columns=arrays,
             texts=texts,
-            keys={
-                name: Key(
-                    np.frombuffer(rows, np.uint32),
-                    np.frombuffer(values, np.int32 if name in text_keys else np.int64),
-                    of_key,
-                )
-                for name, (rows, values, of_key) in keys.items()
-            },
+            keys={name: narrow_key(*of_keys.pop(name), is_text=name in text_keys) for name in list(of_keys)},
             own_args=[args for _, args in self._own],
             end=self.position,
             is_closed=self.is_closed,
