@@ -145,7 +145,7 @@ def _tell_categories(
         # Work on the device belongs to what the host was about when it handed it out.
         is_loop = ((of_name & marks.LOOP) != 0) & is_host
         by_backward = launched_by_backward(launched, events, is_backward, is_loop)
-        is_told = launched.times >= 0
+        is_told = launched.caller >= 0
         updates = np.flatnonzero(is_optimizer)
         starts = events.start[updates]
         in_optimizer = is_told & ~by_backward
@@ -167,7 +167,7 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     metadata = _metadata(events)
     rank, size = _rank_and_size(source, metadata, fallback_rank)
     events_read, named, memory = len(events), events.thread_names(), kineto_memory.find_memory(events)
-    of_category = marks.marks_of_categories(events.texts["category"])[events.category]
+    of_category = marks.marks_of_categories(events.texts["category"]).take(events.category)
     is_span = events.phase == ord("X")
     is_possible = events.duration >= 0
     impossible = int(np.count_nonzero(is_span & ~is_possible))
@@ -181,8 +181,8 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     is_device = (of_category & marks.DEVICE) != 0
     of_name, launched, lanes, kept_ratio = together(
         len(events),
-        lambda: marks.marks_of_names(events.texts["name"])[events.name],
-        lambda: find_launches(events, is_device, (of_category & marks.RUNTIME) != 0),
+        lambda: marks.marks_of_names(events.texts["name"]).take(events.name),
+        lambda: find_launches(events, of_category),
         lambda: find_lanes(events, is_device, named),
         lambda: _kept_ratio(events, of_category),
     )
@@ -244,14 +244,16 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     if not any(len(item.events) for item in ranks):
         raise TraceError(f"{sources[0].path} holds no spans: was the profiler stopped before its first step?")
     origin_ns = min(int(item.events.start.min()) + item.base_ns for item in ranks if len(item.events))
+    for item in ranks:
+        item.begin_at(origin_ns)
     size = max(*(item.size for item in ranks), len(ranks), ranks[-1].rank + 1)
     kept_ratio = min(item.kept_ratio for item in ranks)
     (collectives, arrivals), spans, launches, steps, known = together(
         sum(len(item.events) for item in ranks),
-        lambda: _with_arrivals(make_collectives(ranks, origin_ns)),
-        lambda: make_spans(ranks, origin_ns),
-        lambda: assemble_launches(make_launches(ranks, origin_ns)),
-        lambda: make_steps(ranks, origin_ns),
+        lambda: _with_arrivals(make_collectives(ranks)),
+        lambda: make_spans(ranks),
+        lambda: assemble_launches(make_launches(ranks)),
+        lambda: make_steps(ranks),
         lambda: {Category(CATEGORIES[number]) for item in ranks for number in np.unique(item.category)},
     )
     is_epoch = origin_ns > 10**18
@@ -311,8 +313,11 @@ def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, ke
 def _kept_ratio(events: Events, of_category: np.ndarray) -> float:
     """Share of the operators numbered by the profiler that the file holds: it numbers them one by one."""
     found = events.keys["External id"]
-    numbers = found.numbers[(of_category & marks.NUMBERED).astype(bool)[found.rows]]
-    numbers = numbers[numbers > 0]
+    # Mostly every event has one.
+    of_number = of_category if len(found.rows) == len(of_category) else of_category.take(found.rows)
+    numbers = found.numbers.take(np.flatnonzero(of_number & marks.NUMBERED))
+    if len(numbers) and int(numbers.min()) <= 0:
+        numbers = numbers[numbers > 0]
     if len(numbers) < MIN_NUMBERED:
         return 1.0
     first, last = int(numbers.min()), int(numbers.max())

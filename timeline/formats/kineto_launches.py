@@ -9,7 +9,8 @@ import pandas as pd
 
 from ..model.columns import assemble
 from ..model.trace import LAUNCH_COLUMNS
-from ..scanning import Events
+from ..scanning import Events, narrow
+from .kineto_marks import DEVICE, RUNTIME
 
 
 @dataclass(slots=True)
@@ -27,6 +28,13 @@ class Launches:
     threads: np.ndarray
     """The call's thread (`threads_of`); -1 if unknown."""
 
+    def shift(self, ns: int) -> None:
+        """Add to all times."""
+        self.times += ns
+        is_unknown = self.caller < 0
+        if is_unknown.any():
+            self.times[is_unknown] = -1
+
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Times and threads of the calls of other rows, in any order; -1 for those that nothing is known of."""
         if not len(self.spans):
@@ -38,28 +46,39 @@ class Launches:
 
 def threads_of(events: Events, rows: np.ndarray) -> np.ndarray:
     """The threads of some events, each as one number made of its own and its process's: int64."""
-    threads: np.ndarray = events.thread[rows].astype(np.int64) << 32 | events.process[rows]
+    threads = events.thread.take(rows).astype(np.int64)
+    threads <<= 32
+    threads |= events.process.take(rows)
     return threads
 
 
-def find_launches(events: Events, is_device: np.ndarray, is_runtime: np.ndarray) -> Launches:
+def find_launches(events: Events, of_category: np.ndarray) -> Launches:
     """Match the spans of devices with calls by the numbers that both carry.
 
     Args:
         events: complete events only.
+        of_category: the marks of their categories.
     """
     correlation = events.keys["correlation"]
     rows, numbers = correlation.rows, correlation.numbers
-    on_device, is_call = is_device[rows] & (numbers > 0), is_runtime[rows] & (numbers > 0)
-    calls, device, wanted = rows[is_call], rows[on_device], numbers[on_device]
-    first = _first_of(numbers[is_call], wanted)
+    if len(numbers) and int(numbers.min()) <= 0:
+        rows, numbers = rows.compress(numbers > 0), numbers.compress(numbers > 0)
+    of_row = of_category.take(rows)
+    calls, device = (np.flatnonzero(of_row & mark) for mark in (RUNTIME, DEVICE))
+    spans, wanted = rows.take(device), numbers.take(device)
+    first = _first_of(numbers.take(calls), wanted)
+    calls = rows.take(calls)
     is_known = first >= 0
-    of_known = calls[first[is_known]]
-    caller, times, threads = (np.full(len(device), -1, np.int64) for _ in range(3))
-    caller[is_known] = of_known
-    times[is_known] = events.start[of_known]
-    threads[is_known] = threads_of(events, of_known)
-    return Launches(spans=device, caller=caller, correlation=wanted, times=times, threads=threads)
+    if is_known.all():
+        caller = calls.take(first)
+        times, threads = events.start.take(caller), threads_of(events, caller)
+    else:
+        caller, times, threads = (np.full(len(spans), -1, np.int64) for _ in range(3))
+        of_known = calls[first[is_known]]
+        caller[is_known] = of_known
+        times[is_known] = events.start[of_known]
+        threads[is_known] = threads_of(events, of_known)
+    return Launches(spans=spans, caller=caller.astype(np.int64), correlation=wanted, times=times, threads=threads)
 
 
 def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -76,9 +95,11 @@ def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if high - low < 8 * len(numbers):
         # Profilers count the calls: a place for each number takes a fifth of the time of sorting.
         place = np.full(high - low + 1, -1, np.int32 if len(numbers) < 2**31 else np.int64)
-        place[numbers[::-1] - low] = np.arange(len(numbers) - 1, -1, -1)  # of two the one written last counts
+        # Of two the one written last counts.
+        place[(numbers - low)[::-1]] = np.arange(len(numbers) - 1, -1, -1, dtype=place.dtype)
         if len(wanted) and int(wanted.min()) >= low and int(wanted.max()) <= high:  # as a rule
-            return place[wanted - low]
+            near: np.ndarray = place.take(wanted - low)
+            return near
         is_near = np.flatnonzero((wanted >= low) & (wanted <= high))
         found[is_near] = place[wanted[is_near] - low]
         return found
@@ -125,22 +146,24 @@ def inside(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarra
     return (position >= 0) & (times < ends[np.maximum(position, 0)]) if len(starts) else np.zeros(len(times), bool)
 
 
-def launches_of(
-    rank: int, events: Events, launched: Launches, lane: tuple[np.ndarray, list[str]], shift_ns: int
-) -> dict[str, Any]:
+def launches_of(rank: int, events: Events, launched: Launches, lane: tuple[np.ndarray, list[str]]) -> dict[str, Any]:
     """Columns of LAUNCH_COLUMNS for one file, in order of the device's times."""
-    starts = events.start[launched.spans]
+    starts = events.start.take(launched.spans)
     caller, times, correlation = launched.caller, launched.times, launched.correlation
     if len(starts) and not (starts[1:] >= starts[:-1]).all():
         order = np.argsort(starts, kind="stable")
         starts, caller, times, correlation = starts[order], caller[order], times[order], correlation[order]
-    known = caller >= 0
+    threads, durations = lane[0].take(caller).astype(np.int32), events.duration.take(caller)
+    threads += 1
+    is_unknown = caller < 0
+    if is_unknown.any():
+        threads[is_unknown] = durations[is_unknown] = 0
     return {
         "rank": np.full(len(starts), rank, np.int32),
-        "start_ns": starts + shift_ns,
-        "thread": (np.where(known, lane[0][caller].astype(np.int32) + 1, 0), ["", *lane[1]]),
-        "launched_ns": np.where(known, times + shift_ns, -1),
-        "call_ns": np.where(known, events.duration[caller], 0),
+        "start_ns": starts,
+        "thread": (narrow(threads, len(lane[1]) + 1), ["", *lane[1]]),
+        "launched_ns": times,
+        "call_ns": durations,
         "correlation": correlation.astype(np.int64),
     }
 

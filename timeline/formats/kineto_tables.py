@@ -81,6 +81,11 @@ class RankEvents:
     lanes: tuple[np.ndarray, list[str]]
     """As numbers and their names."""
 
+    def begin_at(self, origin_ns: int) -> None:
+        """Put all times on the run's clock, which begins at `origin_ns` of the files' own."""
+        self.events.shift(self.base_ns - origin_ns)
+        self.launches.shift(self.base_ns - origin_ns)
+
 
 CATEGORIES: Final = tuple(str(category) for category in Category)
 NUMBER: Final = {category: number for number, category in enumerate(CATEGORIES)}
@@ -101,9 +106,9 @@ def find_lanes(
     key = np.multiply(events.thread, processes, dtype=np.int32 if count < 2**31 else np.int64)
     key += events.process
     key += streams + 1
-    key[is_device] = streams
-    of_device = is_device[stream.rows]
-    key[stream.rows[of_device]] = streams - 1 - stream.numbers[of_device].astype(np.int64)
+    key[np.flatnonzero(is_device)] = streams
+    of_device = np.flatnonzero(is_device.take(stream.rows))
+    key[stream.rows.take(of_device)] = streams - 1 - stream.numbers.take(of_device).astype(np.int64)
     unique, numbers = _numbered(key, count)
     lanes: list[str] = []
     for value in unique.tolist():
@@ -130,10 +135,10 @@ def _numbered(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     unique = np.flatnonzero(is_there)
     number = np.zeros(count, np.int32)
     number[unique] = np.arange(len(unique), dtype=np.int32)
-    return unique, narrow(number, len(unique))[values]
+    return unique, narrow(number, len(unique)).take(values)
 
 
-def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
+def make_spans(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     """All complete events as spans, by lane."""
     parts = []
     first = 0
@@ -142,13 +147,15 @@ def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
     for item in ranks:
         events, count = item.events, len(item.events)
         host_kind = number_of[LaneKind.HOST] if item.is_device.any() else number_of[LaneKind.COMPUTE]
-        kind = np.full(count, host_kind, np.int8)
-        kind[(item.marks & marks.REPEATED) != 0] = number_of[LaneKind.OTHER]
-        kind[item.is_device] = number_of[LaneKind.COMPUTE]
-        kind[item.is_communication] = number_of[LaneKind.COMMUNICATION]
-        kind[item.category == NUMBER[Category.DATA]] = number_of[LaneKind.DATA]
+        # A place for all marks that an event can have: to look up takes less than to assign by each of them.
+        of_marks, every = np.full(256, host_kind, np.int8), np.arange(256)
+        of_marks[(every & marks.REPEATED) != 0] = number_of[LaneKind.OTHER]
+        of_marks[(every & marks.DEVICE) != 0] = number_of[LaneKind.COMPUTE]
+        kind = of_marks.take(item.marks)
+        kind[np.flatnonzero(item.is_communication)] = number_of[LaneKind.COMMUNICATION]
+        kind[np.flatnonzero(item.category == NUMBER[Category.DATA])] = number_of[LaneKind.DATA]
         args_row = np.arange(first, first + count)
-        args_row[events.args_start == -1] = -1
+        args_row[np.flatnonzero(events.args_start == -1)] = -1
         parts.append(
             {
                 "rank": np.full(count, item.rank, np.int32),
@@ -156,7 +163,7 @@ def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
                 "lane_kind": (kind, kinds),
                 "category": (item.category, list(CATEGORIES)),
                 "name": (events.name, events.texts["name"]),
-                "start_ns": events.start + (item.base_ns - origin_ns),
+                "start_ns": events.start,
                 "dur_ns": events.duration,
                 "args_row": args_row,
             }
@@ -165,20 +172,15 @@ def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
     return assemble(SPAN_COLUMNS, parts)
 
 
-def make_launches(ranks: Sequence[RankEvents], origin_ns: int) -> list[dict[str, Any]]:
+def make_launches(ranks: Sequence[RankEvents]) -> list[dict[str, Any]]:
     """How the spans of devices were launched, by file."""
-    return [
-        launches_of(item.rank, item.events, item.launches, item.lanes, item.base_ns - origin_ns)
-        for item in ranks
-        if item.is_device.any()
-    ]
+    return [launches_of(item.rank, item.events, item.launches, item.lanes) for item in ranks if item.is_device.any()]
 
 
-def make_steps(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
+def make_steps(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     """The profiler's steps, as the host marked them; without them the batches of an inference server."""
     parts: list[dict[str, Any]] = []
     for item in ranks:
-        shift = item.base_ns - origin_ns
         rows, numbers = _profiler_steps(item)
         starts = item.events.start[rows]
         ends = starts + item.events.duration[rows]
@@ -189,8 +191,8 @@ def make_steps(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
             {
                 "rank": np.full(len(starts), item.rank, np.int32),
                 "step": numbers,
-                "start_ns": starts + shift,
-                "end_ns": ends + shift,
+                "start_ns": starts,
+                "end_ns": ends,
             }
         )
     return assemble(STEP_COLUMNS, parts)
@@ -233,7 +235,7 @@ def _batches(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
-def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
+def make_collectives(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     """One row a collective and rank, numbered in the order of their starts within each process group."""
     group_number: dict[str, int] = {}
     parts = []
@@ -262,7 +264,6 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
             mine = process_set == group
             seq[mine] = np.arange(int(mine.sum()))
         launched, _ = item.launches.of(rows)
-        shift = item.base_ns - origin_ns
         algorithms = [
             "nccl" if on_device else name.partition(":")[0]
             for on_device, name in zip(item.is_device[rows], names, strict=True)
@@ -279,9 +280,9 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
                 "algorithm": _encoded(algorithms),
                 "nbytes": np.where((elements >= 0) & (sizes > 0), elements * sizes, -1),
                 "tensors": np.ones(len(rows), np.int32),
-                "submitted_ns": np.where(launched >= 0, launched + shift, -1),
+                "submitted_ns": launched,
                 "negotiated_ns": np.full(len(rows), -1, np.int64),
-                "start_ns": events.start[rows] + shift,
+                "start_ns": events.start[rows],
                 "dur_ns": events.duration[rows],
                 "copy_ns": np.zeros(len(rows), np.int64),
                 "caller": _encoded(callers),

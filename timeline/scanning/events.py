@@ -99,12 +99,16 @@ class Events:
         for name in (*_TIMES_AND_PLACES, *self.texts):
             column = getattr(self, name)
             if len(column):  # ids may not be there
-                setattr(self, name, column[chosen])
+                setattr(self, name, column.compress(chosen))
         number = np.cumsum(chosen, dtype=np.uint32)
         for key in self.keys.values():
-            stays = chosen[key.rows]
-            key.numbers = key.numbers[stays]
-            key.rows = number[key.rows[stays]] - np.uint32(1)
+            stays = chosen.take(key.rows)
+            key.numbers = key.numbers.compress(stays)
+            key.rows = number.take(key.rows.compress(stays)) - np.uint32(1)
+
+    def shift(self, ns: int) -> None:
+        """Add to the times of all events, in place where nobody else has them."""
+        self.start = np.add(self.start, ns, out=self.start if self.start.flags.writeable else None)
 
     def dense(self, key: str, default: int = -1) -> np.ndarray:
         """A kept integer for every event, `default` where an event does not have it."""

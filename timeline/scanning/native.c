@@ -945,7 +945,7 @@ typedef struct {
 static int Column_getbuffer(Column *self, Py_buffer *view, int flags) {
     static char nothing[1];
     void *data = self->memory.data ? self->memory.data : nothing;
-    return PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 1, flags);
+    return PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 0, flags);
 }
 
 static void Column_dealloc(Column *self) {

@@ -107,7 +107,7 @@ def join(parts: Sequence[Part], before: bytes, after: bytes) -> Events:
             if name in mappings and number:
                 mapping = mappings[name][number]
                 # Number -1 stands for none, and picks the last one.
-                piece = np.append(mapping, mapping.dtype.type(-1))[piece] if len(mapping) else piece
+                piece = np.append(mapping, mapping.dtype.type(-1)).take(piece) if len(mapping) else piece
             elif name == "args_start" and own_of_part[number]:
                 piece = np.where(piece < -1, piece - own_of_part[number], piece)
             pieces.append(piece)
@@ -121,7 +121,7 @@ def join(parts: Sequence[Part], before: bytes, after: bytes) -> Events:
             np.concatenate([piece.rows + np.uint32(first) for piece, first in zip(found, row_of_part, strict=True)]),
             np.concatenate(
                 [
-                    mapping[piece.numbers] if is_text and len(mapping) else piece.numbers
+                    mapping.take(piece.numbers) if is_text and len(mapping) else piece.numbers
                     for piece, mapping in zip(found, mappings_of_key, strict=True)
                 ]
             ),
