@@ -22,6 +22,7 @@ from ..model.trace import (
     Clock,
     Trace,
     TraceMeta,
+    make_table,
 )
 from ..read.args import FileArgs, places_of
 from ..read.merging import Beside
@@ -254,7 +255,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         lambda: make_spans(ranks),
         lambda: assemble_launches(make_launches(ranks)),
         lambda: make_steps(ranks),
-        lambda: {Category(CATEGORIES[number]) for item in ranks for number in np.unique(item.category)},
+        lambda: {Category(name) for number, name in enumerate(CATEGORIES) if any((item.category == number).any() for item in ranks)},
     )
     is_epoch = origin_ns > 10**18
     return Trace(
@@ -285,10 +286,10 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
 
 def _with_arrivals(collectives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The table, and when each rank arrived at what it holds: when the host launched it, or else when it began."""
-    arrivals = collectives[["process_set", "seq", "rank"]].assign(
-        arrival_ns=collectives["submitted_ns"].where(collectives["submitted_ns"] >= 0, collectives["start_ns"])
-    )
-    return collectives, arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True)
+    submitted, start = (collectives[name].to_numpy() for name in ("submitted_ns", "start_ns"))
+    arrivals: dict[str, object] = {name: collectives[name].to_numpy() for name in ("process_set", "seq", "rank")}
+    arrivals["arrival_ns"] = np.where(submitted >= 0, submitted, start)
+    return collectives, make_table(ARRIVAL_COLUMNS, arrivals)
 
 
 def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, kept_ratio: float) -> list[str]:

@@ -31,6 +31,8 @@ Progress = Callable[[int], None]
 #: What is read at a time, beside the event that may lie across the end: what a core's cache holds while it is scanned.
 _BLOCK_NBYTES: Final = 512 * 1024
 _SMALLEST_BLOCK: Final = 4096
+#: What is read first where something is looked for that is mostly near.
+_NEAR_NBYTES: Final = 64 * 1024
 #: As much at most while the array of events is looked for.
 _MAX_SEARCHED_BLOCK: Final = 4 * 1024 * 1024
 _PADDING: Final = 32
@@ -236,7 +238,7 @@ def scan(
 
     with source.open() as stream:
         block = _block_of(stream)
-        before, begun = _find_array(source, stream.readinto, block)
+        before, begun = _find_array(source, stream.readinto, min(block, _NEAR_NBYTES))
         base = len(before)
         parts: list[Part] = []
         ranges = _divide(source, base, workers or len(os.sched_getaffinity(0))) if compiled else []
@@ -340,7 +342,8 @@ def _divide(source: Source, base: int, workers: int) -> list[tuple[int, int]]:
         for number in range(1, count):
             file.seek(base + (size - base) * number // count)
             offset = file.tell()
-            found = _BOUNDARY.search(file.read(LONGEST_EVENT))
+            head = file.read(_NEAR_NBYTES)
+            found = _BOUNDARY.search(head) or _BOUNDARY.search(head + file.read(LONGEST_EVENT - len(head)))
             if found is not None and offset + found.end() > starts[-1]:
                 starts.append(offset + found.end())
     return list(zip(starts, [*starts[1:], _EVERYTHING], strict=True))
