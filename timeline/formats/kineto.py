@@ -255,7 +255,11 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         lambda: make_spans(ranks),
         lambda: assemble_launches(make_launches(ranks)),
         lambda: make_steps(ranks),
-        lambda: {Category(name) for number, name in enumerate(CATEGORIES) if any((item.category == number).any() for item in ranks)},
+        lambda: {
+            Category(name)
+            for number, name in enumerate(CATEGORIES)
+            if any((item.category == number).any() for item in ranks)
+        },
     )
     is_epoch = origin_ns > 10**18
     return Trace(

@@ -25,8 +25,6 @@ class Launches:
     """The profiler's number of the call; more than 0."""
     times: np.ndarray
     """When the call began; -1 if unknown."""
-    threads: np.ndarray
-    """The call's thread (`threads_of`); -1 if unknown."""
 
     def shift(self, ns: int) -> None:
         """Add to all times."""
@@ -35,13 +33,20 @@ class Launches:
         if is_unknown.any():
             self.times[is_unknown] = -1
 
-    def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Times and threads of the calls of other rows, in any order; -1 for those that nothing is known of."""
+    def of(self, events: Events, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """When and on which threads (`threads_of`) some spans of devices were launched; -1 where that is unknown.
+
+        Args:
+            events: complete events only.
+            rows: of the spans, in any order.
+        """
         if not len(self.spans):
             return np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
         position = np.minimum(np.searchsorted(self.spans, rows), len(self.spans) - 1)
         is_here = self.spans[position] == rows
-        return np.where(is_here, self.times[position], -1), np.where(is_here, self.threads[position], -1)
+        caller = np.where(is_here, self.caller[position], -1)
+        times = np.where(is_here, self.times[position], -1)
+        return times, np.where(caller >= 0, threads_of(events, np.maximum(caller, 0)), -1)
 
 
 def threads_of(events: Events, rows: np.ndarray) -> np.ndarray:
@@ -71,14 +76,13 @@ def find_launches(events: Events, of_category: np.ndarray) -> Launches:
     is_known = first >= 0
     if is_known.all():
         caller = calls.take(first)
-        times, threads = events.start.take(caller), threads_of(events, caller)
+        times = events.start.take(caller)
     else:
-        caller, times, threads = (np.full(len(spans), -1, np.int64) for _ in range(3))
+        caller, times = (np.full(len(spans), -1, np.int64) for _ in range(2))
         of_known = calls[first[is_known]]
         caller[is_known] = of_known
         times[is_known] = events.start[of_known]
-        threads[is_known] = threads_of(events, of_known)
-    return Launches(spans=spans, caller=caller.astype(np.int64), correlation=wanted, times=times, threads=threads)
+    return Launches(spans=spans, caller=caller.astype(np.int64), correlation=wanted, times=times)
 
 
 def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -126,11 +130,16 @@ def launched_by_backward(
     """
     result = np.zeros(len(launched.spans), bool)
     nodes = np.flatnonzero(is_backward)
+    if not len(nodes):
+        return result
     threads, starts = threads_of(events, nodes), events.start[nodes]
     ends = starts + events.duration[nodes]
     training = np.unique(threads_of(events, np.flatnonzero(is_loop)))
+    is_known = launched.caller >= 0
+    callers, processes = events.thread.take(launched.caller), events.process.take(launched.caller)
     for thread in np.unique(threads):
-        of_thread, mine = launched.threads == thread, threads == thread
+        mine = threads == thread
+        of_thread = is_known & (callers == int(thread) >> 32) & (processes == int(thread) & 0xFFFFFFFF)
         if thread in training or not len(training):
             result[of_thread] = inside(launched.times[of_thread], starts[mine], ends[mine])
         else:

@@ -263,7 +263,7 @@ def make_collectives(ranks: Sequence[RankEvents]) -> pd.DataFrame:
         for group in np.unique(process_set):
             mine = process_set == group
             seq[mine] = np.arange(int(mine.sum()))
-        launched, _ = item.launches.of(rows)
+        launched, _ = item.launches.of(events, rows)
         algorithms = [
             "nccl" if on_device else name.partition(":")[0]
             for on_device, name in zip(item.is_device[rows], names, strict=True)
@@ -299,7 +299,7 @@ def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> tupl
     A device's by their launch; the host's own run on threads of their own.
     """
     events, is_host = item.events, ~item.is_device
-    launched, threads = item.launches.of(chosen)
+    launched, threads = item.launches.of(events, chosen)
     asked = Asked(
         np.where(launched >= 0, launched, events.start[chosen]),
         np.where(launched >= 0, threads, -1),
@@ -320,7 +320,7 @@ def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[s
     if not len(calls):
         return list(names)
     calls = calls[np.argsort(events.start[calls], kind="stable")]
-    launched, _ = item.launches.of(chosen)
+    launched, _ = item.launches.of(events, chosen)
     position = np.searchsorted(events.start[calls], launched, side="right") - 1
     call = calls[np.maximum(position, 0)]
     told = (position >= 0) & (launched < events.start[call] + events.duration[call])
