@@ -140,7 +140,7 @@ def _numbered(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def make_spans(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     """All complete events as spans, by lane."""
-    parts = []
+    parts: list[dict[str, Any]] = []
     first = 0
     kinds = [str(kind) for kind in LaneKind]
     number_of = {kind: number for number, kind in enumerate(LaneKind)}
@@ -200,7 +200,8 @@ def make_steps(ranks: Sequence[RankEvents]) -> pd.DataFrame:
 
 def _are_annotations(item: RankEvents) -> np.ndarray:
     """Which are the host's spans, without those that the profiler repeats on the device, and without frames of Python: bool."""
-    return (item.marks & (marks.DEVICE | marks.REPEATED | marks.PYTHON)) == 0
+    are: np.ndarray = (item.marks & (marks.DEVICE | marks.REPEATED | marks.PYTHON)) == 0
+    return are
 
 
 def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
@@ -238,7 +239,7 @@ def _batches(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
 def make_collectives(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     """One row a collective and rank, numbered in the order of their starts within each process group."""
     group_number: dict[str, int] = {}
-    parts = []
+    parts: list[dict[str, Any]] = []
     for item in ranks:
         events = item.events
         chosen = np.flatnonzero(item.is_communication)

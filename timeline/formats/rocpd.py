@@ -1,8 +1,8 @@
 """rocpd databases of rocprofv3 (`rocprofv3 --output-format rocpd`): what AMD devices did, and who launched it.
 
 Two schemas are published.  In the first an activity has its times, process, thread, agent and stream; in the later one it has the
-numbers of two times in a table of all times, and of the track that it lies on.  Both have called themselves 3 at some time, so the
-columns decide.
+numbers of two times in a table of all times, and of the track that it lies on.  Both have called themselves 3 at some time, so
+the columns decide.
 
 Every process has tables of its own, whose names end in its id; views over all of them are made by the schema and are not run.
 Every process that did something on a device, or pushed roctx ranges, is a rank.
