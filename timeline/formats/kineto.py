@@ -8,7 +8,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -23,73 +22,53 @@ from ..model.trace import (
     Clock,
     Trace,
     TraceMeta,
+    make_table,
 )
-from ..read.args import FileArgs
+from ..read.args import FileArgs, places_of
 from ..read.merging import Beside
 from ..read.source import Source
 from ..scanning import Events, scan_all, together
 from ..vocabulary import Category
+from . import kineto_marks as marks
 from . import kineto_memory
 from .base import Progress, count_up
 from .kineto_launches import (
-    BACKWARD,
-    TRAINING_LOOP,
     Launches,
     assemble_launches,
     find_launches,
     inside,
     launched_by_backward,
+    threads_of,
 )
 from .kineto_tables import (
     CATEGORIES,
-    HOST_COLLECTIVE,
     NUMBER,
     RankEvents,
-    among,
     find_lanes,
     make_collectives,
     make_launches,
     make_spans,
     make_steps,
-    rows_matching,
 )
 
 NAME: Final = "kineto"
 
-_DEVICE: Final = {
-    "kernel",
-    "gpu_memcpy",
-    "gpu_memset",
-    "memcpy",
-    "memset",
-    "mtia_ccp_events",
-    "hpu_op",
-    "privateuse1_kernel",
-}
-_MEMORY: Final = {"gpu_memcpy", "gpu_memset", "memcpy", "memset"}
-_RUNTIME: Final = {"cuda_runtime", "cuda_driver", "runtime", "mtia_runtime", "hip_runtime", "privateuse1_runtime"}
 #: A file with less of the operators that were numbered was filtered; with fewer than so many nobody can say.
 FILTERED_RATIO: Final = 0.2
 MIN_NUMBERED: Final = 100
-_LEFT_OUT: Final = {"trace"}
 
-_INTEGERS: Final = ("correlation", "External id", "In msg nelems", "Group size", "bytes", *kineto_memory.KEYS)
-_TEXTS: Final = ("stream", "device", "Collective name", "dtype", "Process Group Name", "name")
+_INTEGERS: Final = ("correlation", "External id", "In msg nelems", *kineto_memory.KEYS)
+_TEXTS: Final = ("stream", "Collective name", "dtype", "Process Group Name", "name")
 
 _RANK_IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
-_NCCL: Final = re.compile(r"nccl|rccl|oneccl|mscclpp", re.IGNORECASE)
-_DATA: Final = re.compile(r"^enumerate\(DataLoader\)|^DataLoader|dataloader.*__next__", re.IGNORECASE)
-_OPTIMIZER: Final = re.compile(r"^Optimizer\.step#|^## optimizer ##$|^Optimizer\.zero_grad#")
-_TO_DEVICE: Final = re.compile(r"HtoD|Host -> Device", re.IGNORECASE)
-_REDUCER: Final = re.compile(r"distributed\.ddp\.reducer::|distributed::reducer::")
 
 
 def sniff(head: bytes) -> bool:
     """An object with `traceEvents` and what only Kineto writes beside or in them."""
     if b'"traceEvents"' not in head and b'"deviceProperties"' not in head:
         return False
-    marks = (b'"deviceProperties"', b'"schemaVersion"', b'"distributedInfo"', b'"cpu_op"', b'"baseTimeNanoseconds"')
-    return any(mark in head for mark in marks)
+    signs = (b'"deviceProperties"', b'"schemaVersion"', b'"distributedInfo"', b'"cpu_op"', b'"baseTimeNanoseconds"')
+    return any(sign in head for sign in signs)
 
 
 def written_beside(source: Source) -> Beside | None:
@@ -137,116 +116,110 @@ def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) and abs(value) < 2**62 else default
 
 
-@dataclass(slots=True)
-class _Named:
-    """What the names of the complete events tell of them, bool each; their threads as numbers, and their times."""
+def _tell_categories(
+    events: Events, of_category: np.ndarray, of_name: np.ndarray, launched: Launches
+) -> tuple[np.ndarray, np.ndarray]:
+    """What each complete event belongs to, as numbers of `CATEGORIES`; and which are communication: bool.
 
-    is_backward: np.ndarray
-    is_optimizer: np.ndarray
-    is_data: np.ndarray
-    is_loop: np.ndarray
-    is_communication: np.ndarray
-    is_to_device: np.ndarray
-    threads: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-
-
-def _tell_by_name(events: Events, rows: np.ndarray, is_device: np.ndarray, starts: np.ndarray) -> _Named:
-    names, name = events.texts["name"], events.name[rows]
-    categories, category = events.texts["category"], events.category[rows]
+    Args:
+        events: complete events only.
+        of_category: the marks of their categories.
+        of_name: the marks of their names.
+    """
+    is_device = (of_category & marks.DEVICE) != 0
     is_host = ~is_device
-    is_memory = among(categories, _MEMORY)[category]
-    is_communication = rows_matching(names, _NCCL, name) & is_device & ~is_memory
-    if not is_device.any():
-        is_communication = rows_matching(names, HOST_COLLECTIVE, name)
-    is_python = among(categories, {"python_function"})[category]
-    return _Named(
-        is_backward=rows_matching(names, BACKWARD, name) & is_host & ~is_python,
-        is_optimizer=rows_matching(names, _OPTIMIZER, name) & is_host,
-        is_data=rows_matching(names, _DATA, name) & is_host,
-        is_loop=rows_matching(names, TRAINING_LOOP, name) & is_host,
-        is_communication=is_communication,
-        is_to_device=rows_matching(names, _TO_DEVICE, name) & is_memory,
-        threads=events.thread[rows].astype(np.int64) << 32 | events.process[rows],
-        starts=starts,
-        ends=starts + events.duration[rows],
-    )
-
-
-def _categories(
-    events: Events, rows: np.ndarray, is_device: np.ndarray, named: _Named, launched: Launches
-) -> np.ndarray:
-    """What each complete event belongs to, as numbers of `CATEGORIES`."""
-    numbers = np.full(len(rows), NUMBER[Category.OTHER], np.int8)
-    starts, ends, threads = named.starts, named.ends, named.threads
-    is_backward, is_optimizer = named.is_backward, named.is_optimizer
     has_device = bool(is_device.any())
+    numbers = np.full(len(events), NUMBER[Category.OTHER], np.int8)
+    is_backward = ((of_name & marks.BACKWARD) != 0) & is_host & ((of_category & marks.PYTHON) == 0)
+    is_optimizer = ((of_name & marks.OPTIMIZER) != 0) & is_host
     if not has_device:
-        is_operator = among(events.texts["category"], {"cpu_op", "operator"})[events.category[rows]]
+        is_operator = (of_category & marks.ANY_OPERATOR) != 0
         numbers[is_operator] = NUMBER[Category.FORWARD]
         # DDP puts reduced gradients back when backward waits for them.
-        in_backward = _on_same_thread(threads, starts, is_backward, ends)
-        in_backward |= rows_matching(events.texts["name"], _REDUCER, events.name[rows])
+        in_backward = _on_same_thread(events, is_backward) | ((of_name & marks.REDUCER) != 0)
         numbers[is_operator & in_backward] = NUMBER[Category.BACKWARD]
-        numbers[is_operator & _on_same_thread(threads, starts, is_optimizer, ends)] = NUMBER[Category.OPTIMIZER]
+        numbers[is_operator & _on_same_thread(events, is_optimizer)] = NUMBER[Category.OPTIMIZER]
     numbers[is_backward] = NUMBER[Category.BACKWARD]
     numbers[is_optimizer] = NUMBER[Category.OPTIMIZER]
-    numbers[named.is_data] = NUMBER[Category.DATA]
+    numbers[((of_name & marks.DATA) != 0) & is_host] = NUMBER[Category.DATA]
     if has_device:
         # Work on the device belongs to what the host was about when it handed it out.
-        told = np.flatnonzero(is_device & (launched.times >= 0))
-        numbers[told] = NUMBER[Category.FORWARD]
-        by_backward = launched_by_backward(launched, is_backward, starts, ends, threads, named.is_loop)
-        numbers[by_backward] = NUMBER[Category.BACKWARD]
-        in_optimizer = told[inside(launched.times[told], starts[is_optimizer], ends[is_optimizer])]
-        numbers[in_optimizer[~by_backward[in_optimizer]]] = NUMBER[Category.OPTIMIZER]
-        numbers[named.is_to_device] = NUMBER[Category.H2D]
-    numbers[named.is_communication] = NUMBER[Category.COLLECTIVE]
-    return numbers
+        is_loop = ((of_name & marks.LOOP) != 0) & is_host
+        by_backward = launched_by_backward(launched, events, is_backward, is_loop)
+        is_told = launched.caller >= 0
+        updates = np.flatnonzero(is_optimizer)
+        starts = events.start[updates]
+        in_optimizer = is_told & ~by_backward
+        in_optimizer[in_optimizer] = inside(launched.times[in_optimizer], starts, starts + events.duration[updates])
+        numbers[launched.spans[is_told]] = NUMBER[Category.FORWARD]
+        numbers[launched.spans[by_backward]] = NUMBER[Category.BACKWARD]
+        numbers[launched.spans[in_optimizer]] = NUMBER[Category.OPTIMIZER]
+        is_memory = (of_category & marks.MEMORY) != 0
+        numbers[((of_name & marks.TO_DEVICE) != 0) & is_memory] = NUMBER[Category.H2D]
+        is_communication = ((of_name & marks.OF_NCCL) != 0) & is_device & ~is_memory
+    else:
+        is_communication = (of_name & marks.HOST_COLLECTIVE) != 0
+    numbers[is_communication] = NUMBER[Category.COLLECTIVE]
+    return numbers, is_communication
 
 
 def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvents:
+    """The complete events of a file, which are all that is left of `events`."""
     metadata = _metadata(events)
     rank, size = _rank_and_size(source, metadata, fallback_rank)
-    categories = events.texts["category"]
-    is_left_out = among(categories, _LEFT_OUT)[events.category]
-    is_span = (events.phase == ord("X")) & (events.duration >= 0) & ~is_left_out
-    impossible = int(((events.phase == ord("X")) & (events.duration < 0)).sum())
+    events_read, named, memory = len(events), events.thread_names(), kineto_memory.find_memory(events)
+    of_category = marks.marks_of_categories(events.texts["category"]).take(events.category)
+    is_span = events.phase == ord("X")
+    is_possible = events.duration >= 0
+    impossible = int(np.count_nonzero(is_span & ~is_possible))
     if impossible:
         source.dropped["impossible_time"] += impossible
-    rows = np.flatnonzero(is_span)
-    starts = events.start[rows]
-    category = events.category[rows]
-    is_device = among(categories, _DEVICE)[category]
-    named, launched, lanes = together(
-        len(rows),
-        lambda: _tell_by_name(events, rows, is_device, starts),
-        lambda: find_launches(events, rows, is_device, among(categories, _RUNTIME)[category], starts),
-        lambda: find_lanes(events, rows, is_device),
+    is_span &= is_possible
+    is_span &= (of_category & marks.LEFT_OUT) == 0
+    if not is_span.all():
+        of_category = of_category[is_span]
+        events.keep(is_span)
+    is_device = (of_category & marks.DEVICE) != 0
+    of_name, launched, lanes, kept_ratio = together(
+        len(events),
+        lambda: marks.marks_of_names(events.texts["name"]).take(events.name),
+        lambda: find_launches(events, of_category),
+        lambda: find_lanes(events, is_device, named),
+        lambda: _kept_ratio(events, of_category),
     )
-    numbers = _categories(events, rows, is_device, named, launched)
+    for key in ("correlation", "External id", "stream", "name"):
+        del events.keys[key]  # all is known of these
+    numbers, is_communication = _tell_categories(events, of_category, of_name, launched)
     return RankEvents(
         source=source,
         events=events,
+        events_read=events_read,
+        memory=memory,
         rank=rank,
         size=size,
         base_ns=_integer(metadata.get("baseTimeNanoseconds"), 0),
-        rows=rows,
+        kept_ratio=kept_ratio,
+        marks=of_category,
+        marks_of_names=of_name,
         is_device=is_device,
-        is_communication=named.is_communication,
+        is_communication=is_communication,
         category=numbers,
         launches=launched,
         lanes=lanes,
     )
 
 
-def _on_same_thread(threads: np.ndarray, starts: np.ndarray, chosen: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Which spans begin inside a chosen span of the same thread."""
-    result = np.zeros(len(threads), bool)
+def _on_same_thread(events: Events, chosen: np.ndarray) -> np.ndarray:
+    """Which of all complete events begin inside a chosen one of the same thread: bool."""
+    result = np.zeros(len(events), bool)
+    if not chosen.any():
+        return result
+    threads = threads_of(events, np.arange(len(events)))
+    starts = events.start
     for thread in np.unique(threads[chosen]):
         mine = threads == thread
-        result[mine] = inside(starts[mine], starts[mine & chosen], ends[mine & chosen])
+        around = mine & chosen
+        result[mine] = inside(starts[mine], starts[around], starts[around] + events.duration[around])
     return result
 
 
@@ -269,20 +242,24 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
     if doubled:
         names = ", ".join(item.source.path.name for item in ranks if item.rank == doubled[0])
         raise TraceError(f"{names}: these files are all of rank {doubled[0]}; open one run at a time")
-    if not any(len(item.rows) for item in ranks):
+    if not any(len(item.events) for item in ranks):
         raise TraceError(f"{sources[0].path} holds no spans: was the profiler stopped before its first step?")
-    origin_ns = min(int((item.events.start[item.rows] + item.base_ns).min()) for item in ranks if len(item.rows))
+    origin_ns = min(int(item.events.start.min()) + item.base_ns for item in ranks if len(item.events))
+    for item in ranks:
+        item.begin_at(origin_ns)
     size = max(*(item.size for item in ranks), len(ranks), ranks[-1].rank + 1)
-    (collectives, arrivals), spans, launches, steps, kept_ratio, raw_args, known, tensors = together(
-        sum(len(item.rows) for item in ranks),
-        lambda: _with_arrivals(make_collectives(ranks, origin_ns)),
-        lambda: make_spans(ranks, origin_ns),
-        lambda: assemble_launches(make_launches(ranks, origin_ns)),
-        lambda: make_steps(ranks, origin_ns),
-        lambda: min(map(_kept_ratio, ranks)),
-        lambda: FileArgs.of_events((item.source, item.events, item.rows) for item in ranks),
-        lambda: {Category(CATEGORIES[number]) for item in ranks for number in np.unique(item.category)},
-        lambda: TableBuilder(TENSOR_COLUMNS).finish(),
+    kept_ratio = min(item.kept_ratio for item in ranks)
+    (collectives, arrivals), spans, launches, steps, known = together(
+        sum(len(item.events) for item in ranks),
+        lambda: _with_arrivals(make_collectives(ranks)),
+        lambda: make_spans(ranks),
+        lambda: assemble_launches(make_launches(ranks)),
+        lambda: make_steps(ranks),
+        lambda: {
+            Category(name)
+            for number, name in enumerate(CATEGORIES)
+            if any((item.category == number).any() for item in ranks)
+        },
     )
     is_epoch = origin_ns > 10**18
     return Trace(
@@ -291,7 +268,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
             files=tuple(str(item.source.path) for item in ranks),
             ranks=tuple(item.rank for item in ranks),
             size=size,
-            events=sum(len(item.events) for item in ranks),
+            events=sum(item.events_read for item in ranks),
             dropped=dict(sum((item.source.dropped for item in ranks), Counter())),
             clock=Clock(method="single" if len(ranks) == 1 else "none", uncertainty_ns=0),
             known_categories=frozenset(known - {Category.OTHER}),
@@ -302,21 +279,21 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         ),
         spans=spans,
         collectives=collectives,
-        tensors=tensors,
+        tensors=TableBuilder(TENSOR_COLUMNS).finish(),
         arrivals=arrivals,
         steps=steps,
-        counters=kineto_memory.make_counters(ranks, origin_ns),
+        counters=kineto_memory.make_counters((item.rank, item.memory, item.base_ns - origin_ns) for item in ranks),
         launches=launches,
-        raw_args=raw_args,
+        raw_args=FileArgs((item.source, places_of(item.events)) for item in ranks),
     )
 
 
 def _with_arrivals(collectives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The table, and when each rank arrived at what it holds: when the host launched it, or else when it began."""
-    arrivals = collectives[["process_set", "seq", "rank"]].assign(
-        arrival_ns=collectives["submitted_ns"].where(collectives["submitted_ns"] >= 0, collectives["start_ns"])
-    )
-    return collectives, arrivals.astype(ARRIVAL_COLUMNS).reset_index(drop=True)
+    submitted, start = (collectives[name].to_numpy() for name in ("submitted_ns", "start_ns"))
+    arrivals: dict[str, object] = {name: collectives[name].to_numpy() for name in ("process_set", "seq", "rank")}
+    arrivals["arrival_ns"] = np.where(submitted >= 0, submitted, start)
+    return collectives, make_table(ARRIVAL_COLUMNS, arrivals)
 
 
 def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, kept_ratio: float) -> list[str]:
@@ -338,14 +315,14 @@ def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, ke
     return notes
 
 
-def _kept_ratio(item: RankEvents) -> float:
+def _kept_ratio(events: Events, of_category: np.ndarray) -> float:
     """Share of the operators numbered by the profiler that the file holds: it numbers them one by one."""
-    events = item.events
-    is_operator = np.zeros(len(events), bool)
-    is_operator[item.rows] = among(events.texts["category"], {"cpu_op"})[events.category[item.rows]]
     found = events.keys["External id"]
-    numbers = found.numbers[is_operator[found.rows]]
-    numbers = numbers[numbers > 0]
+    # Mostly every event has one.
+    of_number = of_category if len(found.rows) == len(of_category) else of_category.take(found.rows)
+    numbers = found.numbers.take(np.flatnonzero(of_number & marks.NUMBERED))
+    if len(numbers) and int(numbers.min()) <= 0:
+        numbers = numbers[numbers > 0]
     if len(numbers) < MIN_NUMBERED:
         return 1.0
     first, last = int(numbers.min()), int(numbers.max())

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ..scanning import Events
+from .kineto_launches import threads_of
+from .kineto_marks import matching
 
 _BACKWARD: Final = re.compile(
     r"^autograd::engine::evaluate_function|^## backward ##$|distributed\.ddp\.reducer::|distributed::reducer::"
@@ -31,50 +33,47 @@ class Asked(NamedTuple):
     threads: np.ndarray
 
 
-def find_callers(
-    events: Events, rows: np.ndarray, threads: np.ndarray, asked: Asked, kinds: Sequence[str]
-) -> list[str]:
+def find_callers(events: Events, is_host: np.ndarray, asked: Asked, kinds: Sequence[str]) -> list[str]:
     """One of vocabulary.CALLERS for each collective; "" where the trace does not tell.
 
     Args:
-        rows: the host's complete events.
-        threads: of `rows`, as numbers that mean the same in `asked`.
+        events: complete events only.
+        is_host: bool, which of them are the host's.
     """
-    names, name_of = events.texts["name"], events.name[rows]
 
     def is_in(pattern: re.Pattern[str]) -> list[bool]:
-        matches = np.array([pattern.search(name) is not None for name in names] or [False], bool)
-        if not matches.any():
+        matches = matching(events.texts["name"], pattern)
+        if not kinds or not matches.any():
             return [False] * len(kinds)
-        chosen = matches[name_of]
-        covered: list[bool] = _covered(events, rows[chosen], threads[chosen], asked).tolist()
+        rows = np.flatnonzero(matches[events.name] & is_host)
+        covered: list[bool] = _covered(events, rows, threads_of(events, rows), asked).tolist()
         return covered
 
     around = zip(kinds, is_in(_BACKWARD), is_in(_SHARDED), is_in(_REPLICATED), is_in(_OPERATOR), strict=True)
     return [_caller(*each) for each in around]
 
 
-def waited_between_passes(events: Events, rows: np.ndarray, threads: np.ndarray, collectives: np.ndarray) -> np.ndarray:
+def waited_between_passes(events: Events, is_host: np.ndarray, collectives: np.ndarray) -> np.ndarray:
     """Which collectives of the host were asked for between an update and the next forward pass, and waited for: bool[K].
 
     None unless there is one `c10d::` operator for each: then the first has asked for the first of them, and so on.
 
     Args:
-        rows: the host's complete events.
-        threads: of `rows`.
-        collectives: complete events of the host, in order of their starts.
+        events: complete events only.
+        is_host: bool, which of them are the host's.
+        collectives: some of the host's, in order of their starts.
     """
     if not len(collectives):
         return np.zeros(0, bool)
-    names = events.texts["name"]
+    rows = np.flatnonzero(is_host)
+    names = events.name[rows]
 
-    def matching(pattern: re.Pattern[str]) -> np.ndarray:
-        matches = np.array([pattern.search(name) is not None for name in names] or [False], bool)
-        found: np.ndarray = np.flatnonzero(matches[events.name[rows]])
+    def by_time(pattern: re.Pattern[str]) -> np.ndarray:
+        found: np.ndarray = np.flatnonzero(matching(events.texts["name"], pattern)[names])
         return found[np.argsort(events.start[rows[found]], kind="stable")]
 
     starts, ends = events.start[rows], events.start[rows] + events.duration[rows]
-    asks, updates, forwards = matching(_ASKS), matching(_UPDATE), matching(_FORWARD)
+    asks, updates, forwards = by_time(_ASKS), by_time(_UPDATE), by_time(_FORWARD)
     if len(asks) != len(collectives) or not len(asks) or not len(updates):
         return np.zeros(len(collectives), bool)
     asked_ns, over_ns = ends[asks], events.start[collectives] + events.duration[collectives]
@@ -84,6 +83,7 @@ def waited_between_passes(events: Events, rows: np.ndarray, threads: np.ndarray,
     forward_ns = starts[forwards][np.maximum(forward, 0)] if len(forwards) else np.zeros(len(asks), np.int64)
     is_between = (update >= 0) & ((forward < 0) | (updated_ns[np.maximum(update, 0)] > forward_ns))
     waits = np.zeros(len(asks), bool)
+    threads = threads_of(events, rows)
     for thread in np.unique(threads[asks]).tolist():
         begun = np.sort(starts[threads == thread])
         mine = threads[asks] == thread

@@ -1,59 +1,96 @@
 """Which call of the host launched what on the device of a Kineto trace, and what of it belongs to the backward pass."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..model.columns import assemble
 from ..model.trace import LAUNCH_COLUMNS
-from ..scanning import Events
-
-#: Nodes of autograd: newer profilers wrap each in a function of the engine, those before 2022 show the node alone.
-BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function|^## backward ##$|^\w+Backward\d*$")
-#: What only the training loop calls its spans.
-TRAINING_LOOP: Final = re.compile(r"^ProfilerStep|^Optimizer\.|^enumerate\(DataLoader|^## (?:forward|optimizer) ##$")
+from ..scanning import Events, narrow
+from .kineto_marks import DEVICE, RUNTIME
 
 
 @dataclass(slots=True)
 class Launches:
-    """Of the complete events of a file: how each span of a device was launched."""
+    """How the spans of a file's devices were launched, as far as the profiler has numbered them: a row each."""
 
+    spans: np.ndarray
+    """Their rows among the complete events, ascending."""
     caller: np.ndarray
     """The call's row among the complete events; -1 where the file does not hold it."""
     correlation: np.ndarray
-    """The profiler's number of the call; 0 or less if it has none."""
+    """The profiler's number of the call; more than 0."""
     times: np.ndarray
     """When the call began; -1 if unknown."""
-    threads: np.ndarray
-    """The call's thread, as its number and its process's; -1 if unknown."""
+
+    def shift(self, ns: int) -> None:
+        """Add to all times."""
+        self.times += ns
+        is_unknown = self.caller < 0
+        if is_unknown.any():
+            self.times[is_unknown] = -1
+
+    def of(self, events: Events, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """When and on which threads (`threads_of`) some spans of devices were launched; -1 where that is unknown.
+
+        Args:
+            events: complete events only.
+            rows: of the spans, in any order.
+        """
+        if not len(self.spans):
+            return np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
+        position = np.minimum(np.searchsorted(self.spans, rows), len(self.spans) - 1)
+        is_here = self.spans[position] == rows
+        caller = np.where(is_here, self.caller[position], -1)
+        times = np.where(is_here, self.times[position], -1)
+        return times, np.where(caller >= 0, threads_of(events, np.maximum(caller, 0)), -1)
 
 
-def find_launches(
-    events: Events, rows: np.ndarray, is_device: np.ndarray, is_runtime: np.ndarray, starts: np.ndarray
-) -> Launches:
-    """Match the spans of devices with calls by the numbers that both carry."""
-    correlation = events.dense("correlation")[rows]
-    is_numbered = correlation > 0
-    calls, device = np.flatnonzero(is_runtime & is_numbered), np.flatnonzero(is_device & is_numbered)
-    first = _first_of(correlation[calls], correlation[device])
-    known, of_known = device[first >= 0], calls[first[first >= 0]]
-    caller, times, threads = (np.full(len(rows), -1, np.int64) for _ in range(3))
-    caller[known] = of_known
-    times[known] = starts[of_known]
-    threads[known] = events.thread[rows[of_known]].astype(np.int64) << 32 | events.process[rows[of_known]]
-    return Launches(caller=caller, correlation=correlation, times=times, threads=threads)
+def threads_of(events: Events, rows: np.ndarray) -> np.ndarray:
+    """The threads of some events, each as one number made of its own and its process's: int64."""
+    threads = events.thread.take(rows).astype(np.int64)
+    threads <<= 32
+    threads |= events.process.take(rows)
+    return threads
+
+
+def find_launches(events: Events, of_category: np.ndarray) -> Launches:
+    """Match the spans of devices with calls by the numbers that both carry.
+
+    Args:
+        events: complete events only.
+        of_category: the marks of their categories.
+    """
+    correlation = events.keys["correlation"]
+    rows, numbers = correlation.rows, correlation.numbers
+    if len(numbers) and int(numbers.min()) <= 0:
+        rows, numbers = rows.compress(numbers > 0), numbers.compress(numbers > 0)
+    of_row = of_category.take(rows)
+    calls, device = (np.flatnonzero(of_row & mark) for mark in (RUNTIME, DEVICE))
+    spans, wanted = rows.take(device), numbers.take(device)
+    first = _first_of(numbers.take(calls), wanted)
+    calls = rows.take(calls)
+    is_known = first >= 0
+    if is_known.all():
+        caller = calls.take(first)
+        times = events.start.take(caller)
+    else:
+        caller, times = (np.full(len(spans), -1, np.int64) for _ in range(2))
+        of_known = calls[first[is_known]]
+        caller[is_known] = of_known
+        times[is_known] = events.start[of_known]
+    return Launches(spans=spans, caller=caller.astype(np.int64), correlation=wanted, times=times)
 
 
 def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Where each wanted number stands first among `numbers`; -1 for those that are not there.
 
     Args:
-        numbers: int64[N], more than 0.
-        wanted: int64[W].
+        numbers: integers[N], more than 0.
+        wanted: integers[W].
     """
     found = np.full(len(wanted), -1, np.int64)
     if not len(numbers):
@@ -61,8 +98,12 @@ def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     low, high = int(numbers.min()), int(numbers.max())
     if high - low < 8 * len(numbers):
         # Profilers count the calls: a place for each number takes a fifth of the time of sorting.
-        place = np.full(high - low + 1, -1, np.int64)
-        place[numbers[::-1] - low] = np.arange(len(numbers) - 1, -1, -1)  # of two the one written last counts
+        place = np.full(high - low + 1, -1, np.int32 if len(numbers) < 2**31 else np.int64)
+        # Of two the one written last counts.
+        place[(numbers - low)[::-1]] = np.arange(len(numbers) - 1, -1, -1, dtype=place.dtype)
+        if len(wanted) and int(wanted.min()) >= low and int(wanted.max()) <= high:  # as a rule
+            near: np.ndarray = place.take(wanted - low)
+            return near
         is_near = np.flatnonzero((wanted >= low) & (wanted <= high))
         found[is_near] = place[wanted[is_near] - low]
         return found
@@ -75,33 +116,34 @@ def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def launched_by_backward(
-    launched: Launches,
-    is_backward: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    threads: np.ndarray,
-    loops: np.ndarray,
+    launched: Launches, events: Events, is_backward: np.ndarray, is_loop: np.ndarray
 ) -> np.ndarray:
-    """Which spans of the device autograd launched.
+    """Which of `launched` autograd launched.
 
     Autograd runs on a thread of its own, on which everything belongs to it (accumulation and hooks lie between its nodes); a node
     on the training thread counts for what was launched inside it.
 
     Args:
-        is_backward: host spans that match `BACKWARD`.
-        threads: of all spans.
-        loops: spans that only the training loop has.
+        events: complete events only.
+        is_backward: those of the host that are nodes of autograd.
+        is_loop: those that only the training loop has.
     """
-    result = np.zeros(len(starts), bool)
-    training = np.unique(threads[loops])
-    for thread in np.unique(threads[is_backward]):
-        of_thread = launched.threads == thread
+    result = np.zeros(len(launched.spans), bool)
+    nodes = np.flatnonzero(is_backward)
+    if not len(nodes):
+        return result
+    threads, starts = threads_of(events, nodes), events.start[nodes]
+    ends = starts + events.duration[nodes]
+    training = np.unique(threads_of(events, np.flatnonzero(is_loop)))
+    is_known = launched.caller >= 0
+    callers, processes = events.thread.take(launched.caller), events.process.take(launched.caller)
+    for thread in np.unique(threads):
+        mine = threads == thread
+        of_thread = is_known & (callers == int(thread) >> 32) & (processes == int(thread) & 0xFFFFFFFF)
         if thread in training or not len(training):
-            mine = is_backward & (threads == thread)
             result[of_thread] = inside(launched.times[of_thread], starts[mine], ends[mine])
         else:
-            first = int(starts[is_backward & (threads == thread)].min())
-            result |= of_thread & (launched.times >= first)
+            result |= of_thread & (launched.times >= int(starts[mine].min()))
     return result
 
 
@@ -113,23 +155,25 @@ def inside(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarra
     return (position >= 0) & (times < ends[np.maximum(position, 0)]) if len(starts) else np.zeros(len(times), bool)
 
 
-def launches_of(
-    rank: int, events: Events, rows: np.ndarray, launched: Launches, is_device: np.ndarray, lane: tuple[np.ndarray, list[str]],
-    shift_ns: int,
-) -> dict[str, Any]:  # fmt: skip
+def launches_of(rank: int, events: Events, launched: Launches, lane: tuple[np.ndarray, list[str]]) -> dict[str, Any]:
     """Columns of LAUNCH_COLUMNS for one file, in order of the device's times."""
-    chosen = np.flatnonzero(is_device & (launched.correlation > 0))
-    chosen = chosen[np.argsort(events.start[rows[chosen]], kind="stable")]
-    caller = launched.caller[chosen]
-    known = caller >= 0
-    lanes = ["", *lane[1]]
+    starts = events.start.take(launched.spans)
+    caller, times, correlation = launched.caller, launched.times, launched.correlation
+    if len(starts) and not (starts[1:] >= starts[:-1]).all():
+        order = np.argsort(starts, kind="stable")
+        starts, caller, times, correlation = starts[order], caller[order], times[order], correlation[order]
+    threads, durations = lane[0].take(caller).astype(np.int32), events.duration.take(caller)
+    threads += 1
+    is_unknown = caller < 0
+    if is_unknown.any():
+        threads[is_unknown] = durations[is_unknown] = 0
     return {
-        "rank": np.full(len(chosen), rank, np.int32),
-        "start_ns": events.start[rows[chosen]] + shift_ns,
-        "thread": (np.where(known, lane[0][caller] + 1, 0).astype(np.int32), lanes),
-        "launched_ns": np.where(known, launched.times[chosen] + shift_ns, -1),
-        "call_ns": np.where(known, events.duration[rows[caller]], 0),
-        "correlation": launched.correlation[chosen],
+        "rank": np.full(len(starts), rank, np.int32),
+        "start_ns": starts,
+        "thread": (narrow(threads, len(lane[1]) + 1), ["", *lane[1]]),
+        "launched_ns": times,
+        "call_ns": durations,
+        "correlation": correlation.astype(np.int64),
     }
 
 

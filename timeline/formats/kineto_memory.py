@@ -1,6 +1,7 @@
 """What the PyTorch profiler saw of torch's allocators (`profile_memory=True`), as counters with the names of our own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -8,7 +9,7 @@ import pandas as pd
 
 from ..model.columns import assemble
 from ..model.trace import COUNTER_COLUMNS
-from .kineto_tables import RankEvents
+from ..scanning import Events
 
 #: The events' name, and the args that are needed of them.
 _EVENT: Final = "[memory]"
@@ -20,39 +21,65 @@ KEYS: Final = (_TYPE, _DEVICE, *_VALUES.values())
 _PROCESSOR: Final = 0
 
 
-def make_counters(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
-    """What is allocated and reserved after every allocation, by device."""
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a file tells of allocations, in order of their times: int64 each."""
+
+    start: np.ndarray
+    args: dict[str, np.ndarray]
+    """By the names in `KEYS`; -1 without."""
+
+
+def find_memory(events: Events) -> Memory | None:
+    """The allocations among all events of a file; None where there are none.
+
+    The args are then taken out of `events`: nothing else needs them.
+    """
+    names = events.texts["name"]
+    found = None
+    if _EVENT in names:
+        rows = np.flatnonzero(events.name == names.index(_EVENT))
+        rows = rows[np.argsort(events.start[rows], kind="stable")]
+        found = Memory(events.start[rows], {key: events.keys[key].numbers_of(rows, -1) for key in KEYS})
+    for key in KEYS:
+        del events.keys[key]
+    return found
+
+
+def make_counters(files: Iterable[tuple[int, Memory | None, int]]) -> pd.DataFrame:
+    """What is allocated and reserved after every allocation, by device.
+
+    Args:
+        files: of each its rank, its allocations, and what to add to its times, ns.
+    """
     parts: list[dict[str, Any]] = []
-    for item in ranks:
-        names = item.events.texts["name"]
-        if _EVENT not in names:
+    for rank, memory, shift_ns in files:
+        if memory is None:
             continue
-        rows = np.flatnonzero(item.events.name == names.index(_EVENT))
-        rows = rows[np.argsort(item.events.start[rows], kind="stable")]
-        kind, device = (item.events.dense(key)[rows] for key in (_TYPE, _DEVICE))
+        kind, device = memory.args[_TYPE], memory.args[_DEVICE]
         of_devices = kind != _PROCESSOR
         several = len(np.unique(device[of_devices])) > 1
         for which in np.unique(np.where(of_devices, device, -2)).tolist():
-            mine = rows[of_devices & (device == which)] if which != -2 else rows[~of_devices]  # noqa: PLR2004
+            mine = of_devices & (device == which) if which != -2 else ~of_devices  # noqa: PLR2004
             place = "host " if which == -2 else f"device {which} " if several else ""  # noqa: PLR2004
-            parts += _of_device(item, mine, f"{place}torch", item.base_ns - origin_ns)
+            parts += _of_device(rank, memory, mine, f"{place}torch", shift_ns)
     return assemble(COUNTER_COLUMNS, parts)
 
 
-def _of_device(item: RankEvents, rows: np.ndarray, name: str, shift_ns: int) -> list[dict[str, Any]]:
+def _of_device(rank: int, memory: Memory, mine: np.ndarray, name: str, shift_ns: int) -> list[dict[str, Any]]:
     parts = []
     for words, key in _VALUES.items():
-        values = item.events.dense(key)[rows]
+        values = memory.args[key][mine]
         known = values >= 0
         if not values.max(initial=0):  # nothing is reserved on processors, and old profilers told no sums
             continue
         count = int(known.sum())
         parts.append(
             {
-                "rank": np.full(count, item.rank, np.int32),
+                "rank": np.full(count, rank, np.int32),
                 "name": (np.zeros(count, np.int32), [f"{name} {words}"]),
                 # A profile may begin with an allocation, just before its first span.
-                "ts_ns": np.maximum(item.events.start[rows[known]] + shift_ns, 0),
+                "ts_ns": np.maximum(memory.start[mine][known] + shift_ns, 0),
                 "value": values[known].astype(np.float64),
             }
         )

@@ -1,7 +1,7 @@
 """What was told apart in a Kineto trace, as the tables of a `Trace`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,16 +11,16 @@ import pandas as pd
 from ..model.columns import assemble
 from ..model.trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
 from ..read.source import Source
-from ..scanning import Events
+from ..scanning import Events, narrow
 from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
+from . import kineto_marks as marks
 from .kineto_callers import Asked, find_callers, waited_between_passes
 from .kineto_launches import Launches, launches_of
+from .kineto_memory import Memory
 
-_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 #: What vLLM and SGLang write around a batch; with fewer than MIN_BATCHES whole ones they are no steps.
 _BATCHES: Final = (re.compile(r"^execute_"), re.compile(r"^step\["))
 MIN_BATCHES: Final = 3
-HOST_COLLECTIVE: Final = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(.*)")
 
 #: Element types as Kineto names them.
 _DTYPE_NAMES: Final = {
@@ -56,60 +56,60 @@ def kind_of(name: str) -> str:
 
 @dataclass(slots=True)
 class RankEvents:
-    """The events of one file, told apart."""
+    """The complete events of one file, told apart."""
 
     source: Source
     events: Events
+    """No others; arrays below have a place for each of them."""
+    events_read: int
+    """With all others."""
+    memory: Memory | None
     rank: int
     size: int
     base_ns: int
-    rows: np.ndarray
-    """Complete events, by time."""
+    kept_ratio: float
+    """Share of the operators numbered by the profiler that the file holds."""
+    marks: np.ndarray
+    """What the categories tell (kineto_marks.py)."""
+    marks_of_names: np.ndarray
+    """What the names tell."""
     is_device: np.ndarray
-    """Of `rows`."""
     is_communication: np.ndarray
     category: np.ndarray
-    """Of `rows`, as numbers of `CATEGORIES`."""
+    """As numbers of `CATEGORIES`."""
     launches: Launches
     lanes: tuple[np.ndarray, list[str]]
-    """Of `rows`, as numbers and their names."""
+    """As numbers and their names."""
+
+    def begin_at(self, origin_ns: int) -> None:
+        """Put all times on the run's clock, which begins at `origin_ns` of the files' own."""
+        self.events.shift(self.base_ns - origin_ns)
+        self.launches.shift(self.base_ns - origin_ns)
 
 
 CATEGORIES: Final = tuple(str(category) for category in Category)
 NUMBER: Final = {category: number for number, category in enumerate(CATEGORIES)}
 
 
-def matching(texts: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray:
-    """Which texts the pattern is found in."""
-    return np.array([pattern.search(text) is not None for text in texts] or [False], bool)
+def find_lanes(
+    events: Events, is_device: np.ndarray, named: Mapping[tuple[int, int], str]
+) -> tuple[np.ndarray, list[str]]:
+    """The lane of each complete event, as its number and its name: a stream of a device, or a thread of the host.
 
-
-def rows_matching(texts: Sequence[str], pattern: re.Pattern[str], numbers: np.ndarray) -> np.ndarray:
-    """Which rows have a text that the pattern is found in, given the numbers of their texts."""
-    matches = matching(texts, pattern)
-    found: np.ndarray = matches[numbers] if matches.any() else np.zeros(len(numbers), bool)
-    return found
-
-
-def among(texts: Sequence[str], names: set[str]) -> np.ndarray:
-    """Which texts are one of `names`, whatever their case."""
-    return np.array([text.lower() in names for text in texts] or [False], bool)
-
-
-def find_lanes(events: Events, rows: np.ndarray, is_device: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The lane of each complete event, as its number and its name: a stream of a device, or a thread of the host."""
-    named = events.thread_names()
+    Args:
+        named: what the trace calls threads (`Events.thread_names`).
+    """
     stream = events.keys["stream"]
-    of_event = np.full(len(events), -1, np.int32)
-    of_event[stream.rows] = stream.numbers
     streams, processes = len(stream.texts), max(len(events.texts["process"]), 1)
     # Devices first, the stream of the highest number in front, then threads: as many keys as there can be lanes.
-    key = np.where(
-        is_device,
-        streams - 1 - of_event[rows],
-        streams + 1 + events.thread[rows].astype(np.int64) * processes + events.process[rows],
-    )
-    unique, numbers = _numbered(key, streams + 1 + len(events.texts["thread"]) * processes)
+    count = streams + 1 + len(events.texts["thread"]) * processes
+    key = np.multiply(events.thread, processes, dtype=np.int32 if count < 2**31 else np.int64)
+    key += events.process
+    key += streams + 1
+    key[np.flatnonzero(is_device)] = streams
+    of_device = np.flatnonzero(is_device.take(stream.rows))
+    key[stream.rows.take(of_device)] = streams - 1 - stream.numbers.take(of_device).astype(np.int64)
+    unique, numbers = _numbered(key, count)
     lanes: list[str] = []
     for value in unique.tolist():
         if value <= streams:
@@ -122,70 +122,65 @@ def find_lanes(events: Events, rows: np.ndarray, is_device: np.ndarray) -> tuple
 
 
 def _numbered(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The different values in order, and the number of each value among them: int32.
+    """The different values in order, and the number of each value among them, in as few bytes as hold them.
 
     Args:
-        values: int64, not negative and less than `count`.
+        values: integers, not negative and less than `count`.
     """
     if count > 8 * len(values):
         unique, inverse = np.unique(values, return_inverse=True)
-        return unique, inverse.astype(np.int32)
+        return unique, narrow(inverse.astype(np.int32), len(unique))
     is_there = np.zeros(count, bool)
     is_there[values] = True
     unique = np.flatnonzero(is_there)
     number = np.zeros(count, np.int32)
     number[unique] = np.arange(len(unique), dtype=np.int32)
-    return unique, number[values]
+    return unique, narrow(number, len(unique)).take(values)
 
 
-def make_spans(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
+def make_spans(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     """All complete events as spans, by lane."""
-    parts = []
+    parts: list[dict[str, Any]] = []
     first = 0
     kinds = [str(kind) for kind in LaneKind]
     number_of = {kind: number for number, kind in enumerate(LaneKind)}
     for item in ranks:
-        events, rows = item.events, item.rows
+        events, count = item.events, len(item.events)
         host_kind = number_of[LaneKind.HOST] if item.is_device.any() else number_of[LaneKind.COMPUTE]
-        kind = np.full(len(rows), host_kind, np.int8)
-        on_device = among(events.texts["category"], {"gpu_user_annotation"})[events.category[rows]]
-        kind[on_device] = number_of[LaneKind.OTHER]
-        kind[item.is_device] = number_of[LaneKind.COMPUTE]
-        kind[item.is_communication] = number_of[LaneKind.COMMUNICATION]
-        kind[item.category == NUMBER[Category.DATA]] = number_of[LaneKind.DATA]
-        has_args = events.args_start[rows] != -1
+        # A place for all marks that an event can have: to look up takes less than to assign by each of them.
+        of_marks, every = np.full(256, host_kind, np.int8), np.arange(256)
+        of_marks[(every & marks.REPEATED) != 0] = number_of[LaneKind.OTHER]
+        of_marks[(every & marks.DEVICE) != 0] = number_of[LaneKind.COMPUTE]
+        kind = of_marks.take(item.marks)
+        kind[np.flatnonzero(item.is_communication)] = number_of[LaneKind.COMMUNICATION]
+        kind[np.flatnonzero(item.category == NUMBER[Category.DATA])] = number_of[LaneKind.DATA]
+        args_row = np.arange(first, first + count)
+        args_row[np.flatnonzero(events.args_start == -1)] = -1
         parts.append(
             {
-                "rank": np.full(len(rows), item.rank, np.int32),
+                "rank": np.full(count, item.rank, np.int32),
                 "lane": item.lanes,
                 "lane_kind": (kind, kinds),
                 "category": (item.category, list(CATEGORIES)),
-                "name": (events.name[rows], events.texts["name"]),
-                "start_ns": events.start[rows] + (item.base_ns - origin_ns),
-                "dur_ns": events.duration[rows],
-                "args_row": np.where(has_args, np.arange(first, first + len(rows)), -1),
+                "name": (events.name, events.texts["name"]),
+                "start_ns": events.start,
+                "dur_ns": events.duration,
+                "args_row": args_row,
             }
         )
-        first += len(rows)
+        first += count
     return assemble(SPAN_COLUMNS, parts)
 
 
-def make_launches(ranks: Sequence[RankEvents], origin_ns: int) -> list[dict[str, Any]]:
+def make_launches(ranks: Sequence[RankEvents]) -> list[dict[str, Any]]:
     """How the spans of devices were launched, by file."""
-    return [
-        launches_of(
-            item.rank, item.events, item.rows, item.launches, item.is_device, item.lanes, item.base_ns - origin_ns
-        )
-        for item in ranks
-        if item.is_device.any()
-    ]
+    return [launches_of(item.rank, item.events, item.launches, item.lanes) for item in ranks if item.is_device.any()]
 
 
-def make_steps(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
+def make_steps(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     """The profiler's steps, as the host marked them; without them the batches of an inference server."""
     parts: list[dict[str, Any]] = []
     for item in ranks:
-        shift = item.base_ns - origin_ns
         rows, numbers = _profiler_steps(item)
         starts = item.events.start[rows]
         ends = starts + item.events.duration[rows]
@@ -196,45 +191,34 @@ def make_steps(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
             {
                 "rank": np.full(len(starts), item.rank, np.int32),
                 "step": numbers,
-                "start_ns": starts + shift,
-                "end_ns": ends + shift,
+                "start_ns": starts,
+                "end_ns": ends,
             }
         )
     return assemble(STEP_COLUMNS, parts)
 
 
-def _annotations(item: RankEvents, among_rows: np.ndarray | None = None) -> np.ndarray:
-    """The host's spans without those that the profiler repeats on the device, and without frames of Python.
-
-    Args:
-        among_rows: bool, of the complete events those that may be returned; all by default.
-    """
-    left_out = among(item.events.texts["category"], {"gpu_user_annotation", "python_function"})
-    rows = item.rows[~item.is_device if among_rows is None else among_rows & ~item.is_device]
-    chosen: np.ndarray = rows[~left_out[item.events.category[rows]]]
-    return chosen
+def _are_annotations(item: RankEvents) -> np.ndarray:
+    """Which are the host's spans, without those that the profiler repeats on the device, and without frames of Python: bool."""
+    are: np.ndarray = (item.marks & (marks.DEVICE | marks.REPEATED | marks.PYTHON)) == 0
+    return are
 
 
 def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
     """Spans of ProfilerStep#N and their numbers, by time."""
     events = item.events
-    number_of = {}
-    for number, name in enumerate(events.texts["name"]):
-        match = _STEP.search(name)
-        if match and len(match[1]) < 18:  # noqa: PLR2004  fits into 64 bits
-            number_of[number] = int(match[1])
-    names_step = np.zeros(max(len(events.texts["name"]), 1), bool)
-    names_step[list(number_of)] = True
-    chosen = _annotations(item, names_step[events.name[item.rows]])
+    is_annotation = _are_annotations(item)
+    is_step = (item.marks_of_names & marks.STEP) != 0
+    chosen = np.flatnonzero(is_step & is_annotation)
     chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
     # The profiler begins a step when one has ended, also when the recording ends there: nothing happens in that one.
     if len(chosen) > 1:
         first, last = events.start[chosen[-1]], events.start[chosen[-1]] + events.duration[chosen[-1]]
-        starts = events.start[item.rows]
-        inside = _annotations(item, (starts >= first) & (starts < last))
-        if names_step[events.name[inside]].all() and not names_step[events.name[_annotations(item)]].all():
+        is_other = is_annotation & ~is_step
+        if is_other.any() and not (is_other & (events.start >= first) & (events.start < last)).any():
             chosen = chosen[:-1]
-    return chosen, np.array([number_of[number] for number in events.name[chosen].tolist()], np.int64)
+    names = events.texts["name"]
+    return chosen, np.array([marks.step_number(names[number]) for number in events.name[chosen].tolist()], np.int64)
 
 
 def _batches(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
@@ -242,24 +226,24 @@ def _batches(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
 
     One or two annotations tell nothing of a rhythm: such a recording has no steps.
     """
-    events, rows = item.events, _annotations(item)
+    events = item.events
     for pattern in _BATCHES:
-        chosen = rows[matching(events.texts["name"], pattern)[events.name[rows]]]
-        starts = np.sort(events.start[chosen])
-        if len(starts) > MIN_BATCHES:
-            return starts[:-1], starts[1:]
+        matches = marks.matching(events.texts["name"], pattern)
+        if matches.any():
+            starts = np.sort(events.start[matches[events.name] & _are_annotations(item)])
+            if len(starts) > MIN_BATCHES:
+                return starts[:-1], starts[1:]
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
-def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFrame:
+def make_collectives(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     """One row a collective and rank, numbered in the order of their starts within each process group."""
     group_number: dict[str, int] = {}
-    parts = []
+    parts: list[dict[str, Any]] = []
     for item in ranks:
         events = item.events
         chosen = np.flatnonzero(item.is_communication)
-        chosen = chosen[np.argsort(events.start[item.rows[chosen]], kind="stable")]
-        rows = item.rows[chosen]
+        rows = chosen[np.argsort(events.start[chosen], kind="stable")]
 
         def text(key: str, default: str = "", rows: np.ndarray = rows, events: Events = events) -> list[str]:
             return events.keys[key].texts_of(rows, default)
@@ -267,26 +251,25 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
         names = [events.texts["name"][number] for number in events.name[rows].tolist()]
         told_as = [
             told if told not in {"", "wait"} else name
-            for told, name in zip(text("Collective name"), _calls(item, chosen, names), strict=True)
+            for told, name in zip(text("Collective name"), _calls(item, rows, names), strict=True)
         ]
         kind_of_name = {name: kind_of(name) for name in set(told_as)}
         kinds = [kind_of_name[name] for name in told_as]
         groups = [group_number.setdefault(name, len(group_number)) for name in text("Process Group Name")]
         dtypes = [_DTYPE_NAMES.get(name.lower(), name.lower()) for name in text("dtype")]
-        elements = events.dense("In msg nelems")[rows]
+        elements = events.keys["In msg nelems"].numbers_of(rows, -1)
         sizes = np.array([DTYPE_NBYTES.get(name, 0) for name in dtypes], np.int64)
         process_set = np.array(groups, np.int32)
         seq = np.zeros(len(rows), np.int64)
         for group in np.unique(process_set):
             mine = process_set == group
             seq[mine] = np.arange(int(mine.sum()))
-        launched = item.launches.times[chosen]
-        shift = item.base_ns - origin_ns
+        launched, _ = item.launches.of(events, rows)
         algorithms = [
             "nccl" if on_device else name.partition(":")[0]
-            for on_device, name in zip(item.is_device[chosen], names, strict=True)
+            for on_device, name in zip(item.is_device[rows], names, strict=True)
         ]
-        callers, waited = _callers(item, chosen, kinds)
+        callers, waited = _callers(item, rows, kinds)
         parts.append(
             {
                 "rank": np.full(len(rows), item.rank, np.int32),
@@ -298,9 +281,9 @@ def make_collectives(ranks: Sequence[RankEvents], origin_ns: int) -> pd.DataFram
                 "algorithm": _encoded(algorithms),
                 "nbytes": np.where((elements >= 0) & (sizes > 0), elements * sizes, -1),
                 "tensors": np.ones(len(rows), np.int32),
-                "submitted_ns": np.where(launched >= 0, launched + shift, -1),
+                "submitted_ns": launched,
                 "negotiated_ns": np.full(len(rows), -1, np.int64),
-                "start_ns": events.start[rows] + shift,
+                "start_ns": events.start[rows],
                 "dur_ns": events.duration[rows],
                 "copy_ns": np.zeros(len(rows), np.int64),
                 "caller": _encoded(callers),
@@ -316,17 +299,16 @@ def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> tupl
 
     A device's by their launch; the host's own run on threads of their own.
     """
-    events, host = item.events, item.rows[~item.is_device]
-    threads = events.thread[host].astype(np.int64) << 32 | events.process[host]
-    launched = item.launches.times[chosen]
+    events, is_host = item.events, ~item.is_device
+    launched, threads = item.launches.of(events, chosen)
     asked = Asked(
-        np.where(launched >= 0, launched, events.start[item.rows[chosen]]),
-        np.where(launched >= 0, item.launches.threads[chosen], -1),
+        np.where(launched >= 0, launched, events.start[chosen]),
+        np.where(launched >= 0, threads, -1),
     )
-    callers = find_callers(events, host, threads, asked, kinds)
+    callers = find_callers(events, is_host, asked, kinds)
     waited = np.zeros(len(chosen), bool)
-    on_host = ~item.is_device[chosen]
-    waited[on_host] = waited_between_passes(events, host, threads, item.rows[chosen[on_host]])
+    on_host = is_host[chosen]
+    waited[on_host] = waited_between_passes(events, is_host, chosen[on_host])
     return [
         "user" if is_waited and not caller else caller for caller, is_waited in zip(callers, waited, strict=True)
     ], waited
@@ -335,14 +317,11 @@ def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> tupl
 def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[str]:
     """What tells the kind of each collective best: the call that launched it, else the kernel's own name."""
     events = item.events
-    is_call = rows_matching(events.texts["name"], HOST_COLLECTIVE, events.name[item.rows])
-    if not is_call.any():
-        return list(names)
-    calls = item.rows[is_call & ~item.is_device]
-    calls = calls[np.argsort(events.start[calls], kind="stable")]
+    calls = np.flatnonzero(((item.marks_of_names & marks.HOST_COLLECTIVE) != 0) & ~item.is_device)
     if not len(calls):
         return list(names)
-    launched = item.launches.times[chosen]
+    calls = calls[np.argsort(events.start[calls], kind="stable")]
+    launched, _ = item.launches.of(events, chosen)
     position = np.searchsorted(events.start[calls], launched, side="right") - 1
     call = calls[np.maximum(position, 0)]
     told = (position >= 0) & (launched < events.start[call] + events.duration[call])

@@ -1,4 +1,8 @@
-"""rocpd databases of rocprofv3 (`rocprofv3 --output-format rocpd`), schema 3: what AMD devices did, and who launched it.
+"""rocpd databases of rocprofv3 (`rocprofv3 --output-format rocpd`): what AMD devices did, and who launched it.
+
+Two schemas are published.  In the first an activity has its times, process, thread, agent and stream; in the later one it has the
+numbers of two times in a table of all times, and of the track that it lies on.  Both have called themselves 3 at some time, so
+the columns decide.
 
 Every process has tables of its own, whose names end in its id; views over all of them are made by the schema and are not run.
 Every process that did something on a device, or pushed roctx ranges, is a rank.
@@ -7,6 +11,7 @@ Every process that did something on a device, or pushed roctx ranges, is a rank.
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +37,10 @@ _SUFFIX: Final = re.compile(r"(?:_[0-9A-Za-z_]{1,64})?")
 _TEXTS: Final = frozenset({"string", "name", "display_name", "kernel_name", "extdata", "hostname"})
 _ADVICE: Final = "record it again with rocprofv3 --sys-trace --output-format rocpd"
 _MARKERS: Final = "MARKER"
+#: Where the later schema has what the first one has in each activity.
+_NUMBERS_OF_TIMES: Final = {"start": "start_id", "end": "end_id"}
+_TRACK: Final = "track_id"
+_OF_TRACKS: Final = ("pid", "tid", "agent_id", "stream_id")
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -87,6 +96,31 @@ class _Process:
     def _columns(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
         return self._database.read(table + self._suffix, columns)
 
+    def _activities(self, table: str, columns: Sequence[str]) -> list[list[Any]]:
+        """The same of a table of activities, in either schema."""
+        present = self._database.columns_of(table + self._suffix)
+        if "start" in present or "start_id" not in present:
+            return self._columns(table, columns)
+        of_tracks = [column if column not in _OF_TRACKS else _TRACK for column in columns]
+        found = self._columns(table, [_NUMBERS_OF_TIMES.get(column, column) for column in of_tracks])
+        return [
+            [self._times.get(number) for number in values]
+            if column in _NUMBERS_OF_TIMES
+            else [self._tracks[column].get(number) for number in values]
+            if column in _OF_TRACKS
+            else values
+            for column, values in zip(columns, found, strict=True)
+        ]
+
+    @cached_property
+    def _times(self) -> dict[Any, Any]:
+        return dict(zip(*self._columns("rocpd_timestamp", ("id", "value")), strict=True))
+
+    @cached_property
+    def _tracks(self) -> dict[str, dict[Any, Any]]:
+        numbers, *columns = self._columns("rocpd_track", ("id", *_OF_TRACKS))
+        return {name: dict(zip(numbers, column, strict=True)) for name, column in zip(_OF_TRACKS, columns, strict=True)}
+
     def _texts(self, table: str, column: str) -> dict[int, str]:
         return {number: text or "" for number, text in zip(*self._columns(table, ("id", column)), strict=True)}
 
@@ -97,11 +131,12 @@ class _Process:
         self._read_copies()
 
     def _whole_rows(self, columns: list[list[Any]]) -> list[list[Any]]:
-        """Those rows that have a beginning and an end behind it: the first two columns."""
-        start, end = columns[0], columns[1]
-        kept = [row for row, at in enumerate(start) if at is not None and end[row] is not None and end[row] >= at]
-        if len(kept) < len(start):
-            self._export.source.dropped["impossible_time"] += len(start) - len(kept)
+        """Those rows that have a beginning, an end behind it, and a process: the first three columns."""
+        start, end, process = columns[:3]
+        timed = [row for row, at in enumerate(start) if at is not None and end[row] is not None and end[row] >= at]
+        kept = [row for row in timed if process[row] is not None]
+        self._export.source.dropped["impossible_time"] += len(start) - len(timed)
+        self._export.source.dropped["broken"] += len(timed) - len(kept)
         self._export.source.dropped += Counter()  # without zeros
         return [[column[row] for row in kept] for column in columns]
 
@@ -111,7 +146,7 @@ class _Process:
     def _read_regions(self) -> None:
         """Calls of HIP, HSA and RCCL, and roctx ranges, the steps among them."""
         start, end, pid, tid, name_id, event, more = self._whole_rows(
-            self._columns("rocpd_region", ("start", "end", "pid", "tid", "name_id", "event_id", "extdata"))
+            self._activities("rocpd_region", ("start", "end", "pid", "tid", "name_id", "event_id", "extdata"))
         )
         if not start:
             return
@@ -146,7 +181,7 @@ class _Process:
 
     def _read_kernels(self) -> None:
         start, end, pid, agent, kernel, stream, event = self._whole_rows(
-            self._columns(_DISPATCHES, ("start", "end", "pid", "agent_id", "kernel_id", "stream_id", "event_id"))
+            self._activities(_DISPATCHES, ("start", "end", "pid", "agent_id", "kernel_id", "stream_id", "event_id"))
         )
         symbols = self._texts("rocpd_info_kernel_symbol", "display_name")
         mangled = self._texts("rocpd_info_kernel_symbol", "kernel_name")
@@ -162,7 +197,7 @@ class _Process:
 
     def _read_copies(self) -> None:
         start, end, pid, name_id, stream, event = self._whole_rows(
-            self._columns("rocpd_memory_copy", ("start", "end", "pid", "name_id", "stream_id", "event_id"))
+            self._activities("rocpd_memory_copy", ("start", "end", "pid", "name_id", "stream_id", "event_id"))
         )
         names = [self._strings.get(number, "") for number in name_id]
         kinds = [Category.H2D if "HOST_TO_DEVICE" in name.upper() else None for name in names]

@@ -35,6 +35,11 @@ class Places:
         return len(self.starts)
 
 
+def places_of(events: Events) -> Places:
+    """Where the args of all events of a file lie."""
+    return Places(events.args_start, events.args_nbytes, events.own_args)
+
+
 @dataclass(frozen=True, slots=True)
 class PlacesLater:
     """Positions of args, read at first use: in a large trace they are a third of the size of its spans."""

@@ -6,6 +6,7 @@ A scanner (`native.c` where it could be compiled, else `portable.py`) takes what
 
 from .events import Events
 from .odd import MAX_US, Event, OddEvents, args_of, decode_args, plain
+from .parts import narrow
 from .reading import has_compiled_scanner, scan, scan_all
 from .thrift import check_proportion
 from .together import together
@@ -19,6 +20,7 @@ __all__ = [
     "check_proportion",
     "decode_args",
     "has_compiled_scanner",
+    "narrow",
     "plain",
     "scan",
     "scan_all",

@@ -1,9 +1,11 @@
 """Trace events as columns."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+_TIMES_AND_PLACES: Final = ("phase", "start", "duration", "args_start", "args_nbytes")
 
 
 @dataclass(slots=True)
@@ -13,7 +15,7 @@ class Key:
     rows: np.ndarray
     """Events that have it, ascending."""
     numbers: np.ndarray
-    """Integers, or numbers into `texts`."""
+    """Integers, or numbers into `texts`; in as few bytes as hold them."""
     texts: list[str]
 
     def text_of(self, row: int, default: str = "") -> str:
@@ -54,6 +56,7 @@ class Events:
     category: np.ndarray
     process: np.ndarray
     thread: np.ndarray
+    """These three in as few bytes as hold them: to count with them, take them as int64."""
     id: np.ndarray
     """-1 without an id; empty unless ids were asked for."""
     start: np.ndarray
@@ -84,6 +87,28 @@ class Events:
             if self.texts["name"][self.name[row]] == "thread_name" and (text := names.text_of(row)):
                 found[int(self.process[row]), int(self.thread[row])] = text
         return found
+
+    def keep(self, chosen: np.ndarray) -> None:
+        """Leave out all other events, in place: one column after the other, so that one only is there twice.
+
+        Args:
+            chosen: bool, of every event whether it stays.
+        """
+        if chosen.all():
+            return
+        for name in (*_TIMES_AND_PLACES, *self.texts):
+            column = getattr(self, name)
+            if len(column):  # ids may not be there
+                setattr(self, name, column.compress(chosen))
+        number = np.cumsum(chosen, dtype=np.uint32)
+        for key in self.keys.values():
+            stays = chosen.take(key.rows)
+            key.numbers = key.numbers.compress(stays)
+            key.rows = number.take(key.rows.compress(stays)) - np.uint32(1)
+
+    def shift(self, ns: int) -> None:
+        """Add to the times of all events, in place where nobody else has them."""
+        self.start = np.add(self.start, ns, out=self.start if self.start.flags.writeable else None)
 
     def dense(self, key: str, default: int = -1) -> np.ndarray:
         """A kept integer for every event, `default` where an event does not have it."""

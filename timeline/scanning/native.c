@@ -15,6 +15,7 @@
 #endif
 #include "numbers.h"
 #include "steps.h"
+#include "arrays.h"
 
 #define PADDING 32
 #define MAX_KEYS 32
@@ -57,6 +58,7 @@ static int append(Growing *g, const void *data, size_t size) {
 /* Texts that are kept once each, numbered in the order in which they come.  Behind each, in `text` and where it is looked for, so
  * many bytes can be read. */
 #define WORD_NBYTES 8
+#define NEAR_SLOTS 64
 
 typedef struct {
     Growing text, ends; /* ends: int64, where each text ends */
@@ -64,6 +66,7 @@ typedef struct {
     uint64_t *hashes;
     uint32_t count, mask, room;
     uint32_t last; /* the number that was asked for last */
+    uint32_t near[NEAR_SLOTS]; /* number + 1 of the text that was asked for last of those with such a begin and end */
 } Texts;
 
 static inline uint64_t load_word(const uint8_t *p) {
@@ -99,6 +102,12 @@ static inline uint64_t hash_of(const uint8_t *p, size_t n, int tag) {
     }
     h = (h ^ load_some(p, n)) * 0xC4CEB9FE1A85EC53ull ^ g;
     return h ^ (h >> 29);
+}
+
+/* One of NEAR_SLOTS by the begin and the end of a text: less than a hash of a name of a hundred bytes takes. */
+static inline unsigned near_slot(const uint8_t *p, size_t n) {
+    uint64_t first = n < 8 ? load_some(p, n) : load_word(p), last = n < 8 ? 0 : load_word(p + n - 8);
+    return (unsigned)(((first ^ n) * 0x9E3779B97F4A7C15ull ^ last * 0xC2B2AE3D27D4EB4Full) >> 58);
 }
 
 /* Whether two texts of one length are the same. */
@@ -172,12 +181,17 @@ static inline int is_text(const Texts *t, uint32_t number, const uint8_t *p, siz
 /* The number of a text, with `tag` in front unless that is 0; -1 if it is new and no UTF-8, -2 without memory. */
 static int64_t number_of(Texts *t, const uint8_t *p, size_t n, int tag) {
     if (t->last < t->count && is_text(t, t->last, p, n, tag)) return t->last; /* often the same as before */
+    uint32_t *near = &t->near[near_slot(p, n)];
+    if (*near && is_text(t, *near - 1, p, n, tag)) return t->last = *near - 1;
     uint64_t hash = hash_of(p, n, tag);
     if (!t->slots && widen(t) < 0) return -2;
     uint32_t at = (uint32_t)hash & t->mask;
     while (t->slots[at]) {
         uint32_t number = t->slots[at] - 1;
-        if (t->hashes[number] == hash && is_text(t, number, p, n, tag)) return t->last = number;
+        if (t->hashes[number] == hash && is_text(t, number, p, n, tag)) {
+            *near = number + 1;
+            return t->last = number;
+        }
         at = (at + 1) & t->mask;
     }
     if (!is_utf8(p, n)) return -1;
@@ -189,7 +203,7 @@ static int64_t number_of(Texts *t, const uint8_t *p, size_t n, int tag) {
     int64_t end = (int64_t)t->text.used;
     if (append(&t->ends, &end, sizeof end) < 0) return -2;
     t->hashes[t->count] = hash;
-    t->slots[at] = ++t->count;
+    *near = t->slots[at] = ++t->count;
     if (t->count * 2 > t->room && widen(t) < 0) return -2;
     return t->count - 1;
 }
@@ -214,6 +228,7 @@ typedef struct {
     size_t length;
     int kind;
     Growing rows, values; /* uint32 rows; int64 values, or int32 numbers of texts */
+    uint32_t count, room; /* of both */
     Texts texts;
 } Key;
 
@@ -228,6 +243,7 @@ typedef struct {
     uint32_t rows, room; /* room: of the columns */
     Growing scratch;
     Steps steps;
+    Arrays arrays;
     uint64_t surprises; /* keys that no step has led to */
 } Scanner;
 
@@ -466,11 +482,21 @@ static inline int take_slice(const uint8_t **position, const uint8_t *e, Slice *
     return TAKEN;
 }
 
-/* A value that nobody asks for: mostly a number or a text. */
-static inline int pass_value(const uint8_t **position, const uint8_t *e) {
+/* A value that nobody asks for: mostly a number, a text, or an array. */
+static inline int pass_value(Scanner *s, const uint8_t **position, const uint8_t *e) {
     int status, escaped;
-    if (**position != '"') return skip_digits(position, e) ? TAKEN : skip_value(position, e);
-    const uint8_t *p = *position + 1;
+    const uint8_t *p = *position;
+    if (*p == '[' && e - p > ARRAY_NBYTES) {
+        Array *array = &s->arrays.slots[array_slot(p)];
+        if (is_array(array, p)) {
+            *position = p + array->length;
+            return TAKEN;
+        }
+        if ((status = skip_value(position, e)) == TAKEN) keep_array(array, p, (size_t)(*position - p));
+        return status;
+    }
+    if (*p != '"') return skip_digits(position, e) ? TAKEN : skip_value(position, e);
+    p++;
     if ((status = find_quote(&p, e, &escaped)) == TAKEN) *position = p + 1;
     return status;
 }
@@ -615,9 +641,9 @@ static int unescape(Scanner *s, Slice slice, const uint8_t **text, size_t *size)
 
 /* The number of a string.  Of a process, thread or id, where 1 and "1" differ, a letter in front tells integers from strings. */
 static int64_t number_of_slice(Scanner *s, Texts *texts, Slice slice, int tagged) {
-    const uint8_t *text;
-    size_t size;
-    if (unescape(s, slice, &text, &size) < 0) return -2;
+    const uint8_t *text = slice.start;
+    size_t size = (size_t)(slice.end - slice.start);
+    if (slice.escaped && unescape(s, slice, &text, &size) < 0) return -2;
     return number_of(texts, text, size, !tagged ? 0 : slice.is_string ? 's' : 'i');
 }
 
@@ -743,7 +769,7 @@ static int take_args(Scanner *s, const uint8_t **position, const uint8_t *e, Fou
             *position = p;
             return TAKEN;
         }
-        if (what == OTHER) status = pass_value(&p, e);
+        if (what == OTHER) status = pass_value(s, &p, e);
         else {
             uint64_t bit = 1ull << what;
             found->has_keys |= bit; /* of two the last counts */
@@ -771,7 +797,7 @@ static int take_event(Scanner *s, const uint8_t **position, const uint8_t *e, Fo
             return TAKEN;
         }
         if (what == OTHER) {
-            if ((status = pass_value(&p, e)) != TAKEN) return status;
+            if ((status = pass_value(s, &p, e)) != TAKEN) return status;
             continue;
         }
         if (found->has & HAS(what)) return ODD;
@@ -808,6 +834,20 @@ static int widen_columns(Scanner *s) {
         s->columns[i].data = data;
     }
     s->room = (uint32_t)room;
+    return 0;
+}
+
+static size_t value_nbytes(const Key *key) { return key->kind == KIND_TEXT ? 4 : 8; }
+
+static int widen_key(Key *key) {
+    size_t room = key->room ? key->room + key->room / 2 : 512;
+    if (room > UINT32_MAX) room = UINT32_MAX;
+    char *rows = realloc(key->rows.data, room * 4);
+    if (rows) key->rows.data = rows;
+    char *values = realloc(key->values.data, room * value_nbytes(key));
+    if (values) key->values.data = values;
+    if (!rows || !values) return -1;
+    key->room = (uint32_t)room;
     return 0;
 }
 
@@ -878,16 +918,16 @@ static int store_event(Scanner *s, Found *found, int64_t args_start) {
     for (uint64_t rest = found->has_keys; rest; rest &= rest - 1) {
         int i = __builtin_ctzll(rest);
         Key *key = &s->keys[i];
-        if (key->kind == KIND_TEXT) {
-            if (append(&key->values, &texts_of_keys[i], 4) < 0) return NO_MEMORY;
-        } else {
+        if (key->count == key->room && widen_key(key) < 0) return NO_MEMORY; /* at most one for each of the rows */
+        if (key->kind == KIND_TEXT) ((int32_t *)key->values.data)[key->count] = texts_of_keys[i];
+        else {
             int64_t value = found->integers[i];
             if (!(found->has_integers >> i & 1) &&
                 (found->values[i].is_string || read_integer(found->values[i], &value) != TAKEN))
                 continue;
-            if (append(&key->values, &value, 8) < 0) return NO_MEMORY;
+            ((int64_t *)key->values.data)[key->count] = value;
         }
-        if (append(&key->rows, &s->rows, 4) < 0) return NO_MEMORY;
+        ((uint32_t *)key->rows.data)[key->count++] = row;
     }
     s->rows++;
     return TAKEN;
@@ -945,7 +985,7 @@ typedef struct {
 static int Column_getbuffer(Column *self, Py_buffer *view, int flags) {
     static char nothing[1];
     void *data = self->memory.data ? self->memory.data : nothing;
-    return PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 1, flags);
+    return PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 0, flags);
 }
 
 static void Column_dealloc(Column *self) {
@@ -1015,6 +1055,9 @@ static PyObject *Scanner_finish(Scanner *self, PyObject *Py_UNUSED(none)) {
         if (set_item(texts, COLUMN_NAMES[i], list_of(&self->texts[i], i == PROCESS || i == THREAD || i == ID)) < 0) goto failed;
     for (int i = 0; i < self->key_count; i++) {
         Key *key = &self->keys[i];
+        key->rows.used = (size_t)key->count * 4;
+        key->values.used = key->count * value_nbytes(key);
+        key->count = key->room = 0;
         PyObject *rows = bytes_of(&key->rows), *values = bytes_of(&key->values), *list = list_of(&key->texts, 0);
         if (!rows || !values || !list) {
             Py_XDECREF(rows);

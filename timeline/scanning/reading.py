@@ -12,9 +12,9 @@ import numpy as np
 
 from ..errors import TraceError
 from ..read.source import Source
-from .events import Events, Key
+from .events import Events
 from .odd import LONGEST_EVENT, Event, OddEvents
-from .parts import DTYPES, Part, join
+from .parts import DTYPES, Part, join, narrow_columns, narrow_key
 from .portable import CLOSED, MORE, ODD, STOPPED, PortableScanner
 from .thrift import check_proportion
 
@@ -31,6 +31,8 @@ Progress = Callable[[int], None]
 #: What is read at a time, beside the event that may lie across the end: what a core's cache holds while it is scanned.
 _BLOCK_NBYTES: Final = 512 * 1024
 _SMALLEST_BLOCK: Final = 4096
+#: What is read first where something is looked for that is mostly near.
+_NEAR_NBYTES: Final = 64 * 1024
 #: As much at most while the array of events is looked for.
 _MAX_SEARCHED_BLOCK: Final = 4 * 1024 * 1024
 _PADDING: Final = 32
@@ -179,7 +181,7 @@ class _Feeder:
 
     def finish(self, text_keys: Sequence[str]) -> Part:
         """What was made of the range."""
-        columns, texts, keys = self.scanner.finish()
+        columns, texts, of_keys = self.scanner.finish()
         arrays = {name: np.frombuffer(columns[name], dtype) for name, dtype in DTYPES.items()}
         if self._own:
             starts = arrays["args_start"].copy()
@@ -187,17 +189,12 @@ class _Feeder:
                 if args:
                     starts[row] = -2 - number
             arrays["args_start"] = starts
+        del columns
+        narrow_columns(arrays, texts)
         return Part(
             columns=arrays,
             texts=texts,
-            keys={
-                name: Key(
-                    np.frombuffer(rows, np.uint32),
-                    np.frombuffer(values, np.int32 if name in text_keys else np.int64),
-                    of_key,
-                )
-                for name, (rows, values, of_key) in keys.items()
-            },
+            keys={name: narrow_key(*of_keys.pop(name), is_text=name in text_keys) for name in list(of_keys)},
             own_args=[args for _, args in self._own],
             end=self.position,
             is_closed=self.is_closed,
@@ -241,7 +238,7 @@ def scan(
 
     with source.open() as stream:
         block = _block_of(stream)
-        before, begun = _find_array(source, stream.readinto, block)
+        before, begun = _find_array(source, stream.readinto, min(block, _NEAR_NBYTES))
         base = len(before)
         parts: list[Part] = []
         ranges = _divide(source, base, workers or len(os.sched_getaffinity(0))) if compiled else []
@@ -345,7 +342,8 @@ def _divide(source: Source, base: int, workers: int) -> list[tuple[int, int]]:
         for number in range(1, count):
             file.seek(base + (size - base) * number // count)
             offset = file.tell()
-            found = _BOUNDARY.search(file.read(LONGEST_EVENT))
+            head = file.read(_NEAR_NBYTES)
+            found = _BOUNDARY.search(head) or _BOUNDARY.search(head + file.read(LONGEST_EVENT - len(head)))
             if found is not None and offset + found.end() > starts[-1]:
                 starts.append(offset + found.end())
     return list(zip(starts, [*starts[1:], _EVERYTHING], strict=True))

@@ -3,6 +3,7 @@
 import sqlite3
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tlkit.collector.commands.analyze import main
@@ -110,3 +111,64 @@ def test_views_are_not_asked(tmp_path: Path) -> None:
     path = copied(tmp_path, f'drop table "{table}"', f'create view "{table}" as {endless}')
     with pytest.raises(TraceError, match="none of rocprofv3"):
         open_trace(path)
+
+
+#: What the later published schema has moved from the activities to their tracks.
+_OF_TRACKS = ("nid", "pid", "tid", "agent_id", "queue_id", "stream_id")
+
+
+def in_later_schema(folder: Path) -> Path:
+    """Rank 0's database with times and tracks in tables of their own."""
+    path = copied(folder)
+    connection = sqlite3.connect(path)
+    suffix = name_of(path, "region").removeprefix("rocpd_region")
+    times, tracks = f'"rocpd_timestamp{suffix}"', f'"rocpd_track{suffix}"'
+    connection.execute(f"create table {times} (id integer primary key, value, phase, track_id)")
+    connection.execute(f"create table {tracks} (id integer primary key, {', '.join(_OF_TRACKS)})")
+    for name in ("region", "kernel_dispatch", "memory_copy"):
+        table = f"rocpd_{name}{suffix}"
+        cursor = connection.execute(f'select * from "{table}"')
+        columns = [column for column, *_ in cursor.description]
+        rows = [dict(zip(columns, row, strict=True)) for row in cursor]
+        left = [column for column in columns if column not in {*_OF_TRACKS, "start", "end"}]
+        connection.execute(f'drop table "{table}"')
+        connection.execute(f'create table "{table}" ({", ".join(left)}, track_id, start_id, end_id)')
+        for row in rows:
+            track = connection.execute(
+                f"insert into {tracks} ({', '.join(_OF_TRACKS)}) values ({', '.join('?' * len(_OF_TRACKS))})",
+                [row.get(column) for column in _OF_TRACKS],
+            ).lastrowid
+            ends = [
+                connection.execute(f"insert into {times} (value, track_id) values (?, ?)", (row[at], track)).lastrowid
+                for at in ("start", "end")
+            ]
+            marks = ", ".join("?" * (len(left) + 3))
+            connection.execute(f'insert into "{table}" values ({marks})', [*(row[c] for c in left), track, *ends])
+    connection.commit()
+    connection.close()
+    return path
+
+
+def test_both_schemas_tell_the_same(tmp_path: Path) -> None:
+    """Times by their numbers, and processes, threads, agents and streams by tracks."""
+    (tmp_path / "first").mkdir()
+    first, later = open_trace(copied(tmp_path / "first")), open_trace(in_later_schema(tmp_path))
+
+    for name in ("spans", "collectives", "steps", "launches"):
+        pd.testing.assert_frame_equal(getattr(later, name), getattr(first, name))
+    assert len(later.spans)
+    assert later.meta.dropped == first.meta.dropped == {}
+
+
+@pytest.mark.parametrize("table", ["timestamp", "track"])
+def test_activities_without_times_or_tracks_are_counted(table: str, tmp_path: Path) -> None:
+    """A damaged file of the later schema ends in no error."""
+    path = in_later_schema(tmp_path)
+    connection = sqlite3.connect(path)
+    connection.execute(f'delete from "{name_of(path, table)}" where id % 5 = 0')
+    connection.commit()
+    connection.close()
+    trace = open_trace(path)
+
+    assert len(trace.spans)
+    assert set(trace.meta.dropped) == {"impossible_time" if table == "timestamp" else "broken"}

@@ -130,3 +130,64 @@ def test_a_phase_can_be_escaped(phase: str, tmp_path: Path, monkeypatch: pytest.
 
     assert result["start"] == [1000, 2000]
     assert not dropped
+
+
+arrays = st.recursive(
+    st.sampled_from(["1", "12", "64", '"float"', '""', '"a]"', '"\\\\"', "null", "1.5", "01", "-", "x"]),
+    lambda inner: st.lists(inner, max_size=4).flatmap(
+        lambda items: st.sampled_from([", ", ",", " ,"]).map(lambda comma: "[" + comma.join(items) + "]")
+    ),
+    max_leaves=24,
+).filter(lambda text: text.startswith("["))
+
+
+@settings(
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(few=st.lists(arrays, min_size=1, max_size=4), picks=st.lists(st.integers(0, 99), min_size=6, max_size=20))
+def test_arrays_that_come_again_are_what_they_are(
+    few: list[str], picks: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole or cut or broken, with others in between that begin alike, and with something behind them that does not belong there."""
+    path = tmp_path / "t.json"
+    behind = ["", "", "", "", " ", "]", "1", ",", '"']
+    values = [few[pick % len(few)][: -1 if pick == 99 else None] + behind[pick % len(behind)] for pick in picks]
+    path.write_text(
+        "[" + ",".join(f'{{"ph":"X","name":"n","ts":{n},"args":{{"x":{value},"correlation":{n}}}}}' for n, value in enumerate(values))
+        + "]" + 80 * " "
+    )  # fmt: skip
+    try:
+        same_everywhere(path, monkeypatch)
+    except TraceError as error:
+        assert str(path) in str(error)
+
+
+@pytest.mark.parametrize("length", [62, 63, 64, 65, 66, 200])
+def test_arrays_that_differ_in_the_last_byte_are_told_apart(
+    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of as many bytes as are remembered, one less, and one more."""
+    path = tmp_path / "t.json"
+    sound = '["' + "a" * (length - 4) + '"]'
+    wrong = sound[:-1] + "}"
+    texts = [*[sound] * 3, wrong, sound]
+    path.write_text(
+        "[" + ",".join(f'{{"ph":"X","name":"n","ts":1,"args":{{"x":{text}}}}}' for text in texts) + "]" + 80 * " "
+    )
+
+    result, dropped = same_everywhere(path, monkeypatch)
+
+    assert (len(result["start"]), dropped) == (4, {"broken": 1})
+
+
+def test_names_that_begin_and_end_alike_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the instances of a template do: they differ in the middle only."""
+    names = [f"void kernel<{number:03}, float, float>(float*, int)" for number in range(200)]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([{"ph": "X", "name": name, "ts": 1} for name in names * 2]))
+
+    result, _ = same_everywhere(path, monkeypatch)
+
+    assert [name for _, name in result["name"]] == names * 2

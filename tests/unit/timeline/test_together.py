@@ -1,11 +1,13 @@
 """Tasks side by side."""
 
 import os
+import sys
 import threading
 
 import pytest
 
 from tlkit.timeline.scanning import together
+from tlkit.timeline.scanning.together import eager_switches
 
 MANY = 1 << 20
 
@@ -36,3 +38,16 @@ def test_tasks_of_long_columns_share_the_cores() -> None:
 
     assert sorted(together(MANY, meeting.wait, meeting.wait)) == [0, 1]
     assert together(3, threading.get_ident, threading.get_ident) == [threading.get_ident()] * 2
+
+
+def test_the_interval_of_switches_is_as_it_was_when_all_are_done() -> None:
+    """Whoever ends first."""
+    before = sys.getswitchinterval()
+    first, second = eager_switches(), eager_switches()
+    with first:
+        second.__enter__()
+    during = sys.getswitchinterval()
+    second.__exit__(None, None, None)
+
+    assert during < before
+    assert sys.getswitchinterval() == before

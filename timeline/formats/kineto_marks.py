@@ -1,0 +1,89 @@
+"""What the texts of a Kineto trace tell: each name and each category is looked at once, and so is each event, for all questions.
+
+A mark is a bit.  The marks of a text are found with patterns, those of a million events by the numbers of their texts.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+#: Marks of categories.
+DEVICE: Final = 1
+MEMORY: Final = 2
+RUNTIME: Final = 4
+LEFT_OUT: Final = 8
+PYTHON: Final = 16
+ANY_OPERATOR: Final = 32
+NUMBERED: Final = 64
+REPEATED: Final = 128
+
+_MEMORY_NAMES: Final = {"gpu_memcpy", "gpu_memset", "memcpy", "memset"}
+_CATEGORIES: Final[Mapping[int, set[str]]] = {
+    DEVICE: {"kernel", "mtia_ccp_events", "hpu_op", "privateuse1_kernel", *_MEMORY_NAMES},
+    MEMORY: _MEMORY_NAMES,
+    RUNTIME: {"cuda_runtime", "cuda_driver", "runtime", "mtia_runtime", "hip_runtime", "privateuse1_runtime"},
+    LEFT_OUT: {"trace"},
+    PYTHON: {"python_function"},
+    ANY_OPERATOR: {"cpu_op", "operator"},
+    # The operators that the profiler numbers one by one.
+    NUMBERED: {"cpu_op"},
+    # The host's annotations, on the device once more.
+    REPEATED: {"gpu_user_annotation"},
+}
+
+#: Marks of names.
+BACKWARD: Final = 1
+OPTIMIZER: Final = 2
+DATA: Final = 4
+LOOP: Final = 8
+OF_NCCL: Final = 16
+HOST_COLLECTIVE: Final = 32
+TO_DEVICE: Final = 64
+REDUCER: Final = 128
+STEP: Final = 256
+
+_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+#: More digits do not fit into 64 bits.
+_MAX_STEP_DIGITS: Final = 17
+_NAMES: Final[Mapping[int, re.Pattern[str]]] = {
+    # Nodes of autograd: newer profilers wrap each in a function of the engine, those before 2022 show the node alone.
+    BACKWARD: re.compile(r"^autograd::engine::evaluate_function|^## backward ##$|^\w+Backward\d*$"),
+    OPTIMIZER: re.compile(r"^Optimizer\.step#|^## optimizer ##$|^Optimizer\.zero_grad#"),
+    DATA: re.compile(r"^enumerate\(DataLoader\)|^DataLoader|dataloader.*__next__", re.IGNORECASE),
+    # What only the training loop calls its spans.
+    LOOP: re.compile(r"^ProfilerStep|^Optimizer\.|^enumerate\(DataLoader|^## (?:forward|optimizer) ##$"),
+    OF_NCCL: re.compile(r"nccl|rccl|oneccl|mscclpp", re.IGNORECASE),
+    HOST_COLLECTIVE: re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(.*)"),
+    TO_DEVICE: re.compile(r"HtoD|Host -> Device", re.IGNORECASE),
+    REDUCER: re.compile(r"distributed\.ddp\.reducer::|distributed::reducer::"),
+}
+
+
+def step_number(name: str) -> int | None:
+    """The number of the profiler's step that a span of this name is; None for any other name."""
+    match = _STEP.search(name)
+    return int(match[1]) if match and len(match[1]) <= _MAX_STEP_DIGITS else None
+
+
+def marks_of_categories(categories: Sequence[str]) -> np.ndarray:
+    """The marks of each category, whatever its case: uint8, and one of none behind them if there are no categories."""
+    lowered = [text.lower() for text in categories]
+    marks = [sum(mark for mark, texts in _CATEGORIES.items() if text in texts) for text in lowered]
+    return np.array(marks or [0], np.uint8)
+
+
+def marks_of_names(names: Sequence[str]) -> np.ndarray:
+    """The marks of each name: uint16, and one of none behind them if there are no names."""
+    marks = [
+        sum(mark for mark, pattern in _NAMES.items() if pattern.search(name))
+        + (STEP if step_number(name) is not None else 0)
+        for name in names
+    ]
+    return np.array(marks or [0], np.uint16)
+
+
+def matching(texts: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray:
+    """Which texts the pattern is found in."""
+    return np.array([pattern.search(text) is not None for text in texts] or [False], bool)
