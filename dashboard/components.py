@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 from dash import dcc, html
 
+from ..collector.reports.evidence import evidence_rows
 from ..collector.reports.svg import to_svg
 from ..timeline.commands.arguments import clean
 from .words import headed
@@ -159,7 +160,7 @@ def finding_card(
         is_verdict: whether the page has said sentence and remedy already.
     """
     low, high = finding.gain_interval
-    evidence = [(name, value) for name, value in finding.evidence.items()]
+    evidence = evidence_rows(finding.evidence)
     key = f"{text(finding.cause)} {' '.join(map(str, finding.ranks))}"
     first = int(finding.ranks[0]) if len(finding.ranks) == 1 else None
     return html.Li(

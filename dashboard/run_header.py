@@ -10,7 +10,7 @@ from ..timeline.commands.arguments import clean
 
 if TYPE_CHECKING:
     from ..collector.analysis import Analysis
-    from ..timeline.model.trace import TraceMeta
+    from ..timeline.model.trace import Trace, TraceMeta
 
 #: A rank that has said nothing for so long beside the others is not counted as connected.
 HEARD_NS: Final = 10 * 10**9
@@ -44,6 +44,12 @@ def describe_ranks(meta: "TraceMeta") -> str:
     count = len(meta.ranks)
     ranks = f"{count} rank{'s' if count != 1 else ''}" + (f" of {meta.size}" if meta.size > count else "")
     return clean(f"{ranks} on {_several(hosts)}" if hosts else ranks)
+
+
+def describe_trace(trace: "Trace") -> list[tuple[str, str]]:
+    """What is known of a run that has been read and is yet to be analysed."""
+    steps = [("steps", f"{trace.steps['step'].nunique():,}")] if len(trace.steps) else []
+    return [("ranks", describe_ranks(trace.meta)), *steps, ("events", f"{trace.meta.events:,}")]
 
 
 def run_name(analysis: "Analysis | None") -> str:

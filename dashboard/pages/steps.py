@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from dash import dcc, html
 
-from ...collector.model.words import milliseconds
+from ...collector.model.words import milliseconds, signed
 from ...collector.reports import figures
 from ...collector.reports.palette import label_of
 from ..components import address, card, chart, choices, empty, link, table
@@ -44,10 +44,15 @@ def layout(view: View) -> Any:
             "Click a step to see what was different in it; drag over a stretch to see it closer.",
             address("steps", rank=chosen) + ("&" if chosen else "?") + "step={at}&from={from}&to={to}",
         ),
-        chart(figures.durations(view.analysis, view.theme), "How long steps take"),
+        chart(figures.durations(view.analysis, view.theme), "How long steps take", _of_ranks(view)),
         _outliers(view),
         explain("step", "p95", "exposed", "negotiate", "queue", "fusion", "idle"),
     ]
+
+
+def _of_ranks(view: View) -> str:
+    """What is counted as the time of a step, where ranks may say different things."""
+    return "Of each step, the median of its ranks." if len(view.analysis.facts.ranks) > 1 else ""
 
 
 def _shown(view: View) -> tuple[int, int] | None:
@@ -133,7 +138,7 @@ def _drawer(view: View, rank: int | None) -> Any:
             label_of(part, facts.breakdown),
             milliseconds(float(values[row, column])),
             milliseconds(float(np.median(values[row]))),
-            f"{float(values[row, column] - np.median(values[row])) / 1e6:+.2f} ms",
+            signed(float(values[row, column] - np.median(values[row]))),
             values[row, column] - np.median(values[row]),
         )
         for part, values in parts.items()

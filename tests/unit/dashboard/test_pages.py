@@ -105,7 +105,7 @@ def test_two_samples_of_a_rank_are_no_curve(slow: Analysis) -> None:
     """However many ranks there are; what stands still is said in numbers that can be read."""
     found = {item.name: item for item in figures_device.counters(slow)}
     assert found["process cpu"].figure is None
-    assert found["host memory used"].words == "1.065G to 1.092G bytes"
+    assert found["host memory used"].words == "1.07 GB to 1.09 GB"
     assert found["forward cpu"].figure is not None
 
 
