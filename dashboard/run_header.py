@@ -18,8 +18,8 @@ HEARD_NS: Final = 10 * 10**9
 RECENT_STEPS: Final = 20
 #: Hosts that are named.
 _MAX_NAMED: Final = 3
-#: From twice a unit on it is used.
-_UNITS: Final = ((3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"), (10**3, "µs"))
+#: Units of a length, and from how many of it on each is used.
+_UNITS: Final = ((3600 * 10**9, "h", 2), (60 * 10**9, "min", 2), (10**9, "s", 1), (10**6, "ms", 1), (10**3, "µs", 0))
 
 
 def describe_run(analysis: "Analysis | None") -> str:
@@ -106,6 +106,7 @@ def _length(analysis: "Analysis") -> str:
     last_ns, steps = analysis.facts.end_ns, analysis.facts.steps.count
     if not len(analysis.trace.spans):
         return ""
-    size, unit = next((size, unit) for size, unit in _UNITS if last_ns >= 2 * size or unit == "µs")
-    length = f"{last_ns / size:.1f} {unit}"
+    size, unit = next((size, unit) for size, unit, least in _UNITS if last_ns >= least * size)
+    value = last_ns / size
+    length = f"{value:.2f} {unit}" if value < 2 else f"{value:.1f} {unit}"  # noqa: PLR2004  two digits at least
     return f"{length}, {steps} steps analysed" if steps else length

@@ -25,7 +25,7 @@ WIDTH: Final = 460
 #: With more ranks a plot shows the lowest, the median and the highest.
 MAX_LINES: Final = 7
 #: Devices that have a bar of their own.
-MAX_DEVICES: Final = 32
+MAX_DEVICES: Final = 16
 #: What changes by less than this share of its largest value stands still.
 MOVES_RATIO: Final = 0.02
 #: Two samples of a rank are no curve.

@@ -127,11 +127,10 @@ def _plots(summary: Summary, analysis: Analysis) -> Iterator[str]:
     if not facts.steps.count:
         return
     rank = summary.slow_rank
-    many = len(facts.ranks) > figures_ranks.MAX_ROWS
     plots: tuple[tuple[str, figures.Figure | None], ...] = (
         ("Step time over the run", figures.strip(analysis)),
         (f"Rank {rank} beside a typical rank", figures_ranks.waterfall(summary)),
-        ("The mean step of every rank", None if many else figures.anatomy(analysis)),
+        (figures.anatomy_title(analysis), figures.anatomy(analysis)),
         (
             f"Steps over the run{'' if rank is None else f': rank {rank}, the slowest'}",
             figures.steps_over_time(analysis, rank),

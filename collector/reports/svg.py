@@ -206,7 +206,7 @@ class _Drawing:
             ((low + high) / 2, (self.top + self.bottom) / 2 + 4),
             (high, self.top + 8),
         ):
-            yield f'<text class="tick" x="{self.width - 54}" y="{at:.1f}">{_text(short_number(round(value, 4)))}</text>'
+            yield f'<text class="tick" x="{self.width - 54}" y="{at:.1f}">{_text(short_number(float(f"{value:.2g}")))}</text>'
         yield f'<text class="tick" x="{self.width - 54}" y="{self.top - 6:.1f}">{_text(_unit(trace))}</text>'
 
     def _points(self, trace: dict[str, Any]) -> Iterator[str]:

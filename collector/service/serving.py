@@ -153,9 +153,9 @@ def _listen(host: str, port: int) -> socket.socket:
         # Connections have what their listener has.  Otherwise an answer's body waits until its header is acknowledged, which
         # the visitor's system puts off for 40 ms; asyncio sees to it only where the socket was made with a protocol's number.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listener
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(
             f"cannot listen at {host} port {port}: {reason}; choose another with --host and --port"
         ) from error
+    return listener

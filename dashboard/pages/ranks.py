@@ -11,7 +11,7 @@ from ...collector.model.words import milliseconds, signed
 from ...collector.reports import figures_ranks
 from ...collector.reports.figures_ranks import RankGroup
 from ...collector.reports.palette import label_of
-from ..components import card, chart, choices, empty, link, table
+from ..components import card, chart, choices, empty, link, long_table, table
 from ..words import explain
 from . import View
 
@@ -112,7 +112,7 @@ def _ranking(view: View) -> Any:
     )
     more = len(own) - len(order)
     heading = "Ranks, slowest first (mean of a step)" + (f"; {more} more are not listed" if more > 0 else "")
-    return card(heading, table(columns, rows, marked))
+    return card(heading, *long_table(columns, rows, marked))
 
 
 def _waits(view: View) -> Any:

@@ -182,7 +182,11 @@ def _outliers(view: View) -> Any:
     slow = [int(column) for column in order if longest[column] > SLOW_RATIO * usual]
     if not slow:
         return card(
-            "Slow steps", html.P(f"No step takes more than {SLOW_RATIO:.1f} times the median of {milliseconds(usual)}.")
+            "Slow steps",
+            html.P(
+                f"No step takes more than {SLOW_RATIO:.1f} times the median of {milliseconds(usual)}"
+                + (" (each step on the rank where it takes longest)." if len(steps.ranks) > 1 else ".")
+            ),
         )
     rows = []
     for column in slow:

@@ -99,6 +99,7 @@ def _rows(source: Source, run: Run) -> dict[str, Any]:
         "first_step_ns": int(low[0]) if len(low) else 0,
         "last_step_ns": int(high.max()) if len(high) else rows.end_of_all_ns,
         "categories": list(CATEGORIES),
+        "used": run.categories,
         "labels": [LABELS.get(name, name).removesuffix(" (exposed)") for name in CATEGORIES],
         "colours": [COLOURS[name] for name in CATEGORIES],
         "shades": SHADES,

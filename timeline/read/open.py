@@ -98,7 +98,11 @@ def open_trace(
 
 
 def _open_one_kind(
-    reader: Format, sources: list[Source], open_sources: Callable[[Format, list[Source]], Trace], *, complete_family: bool
+    reader: Format,
+    sources: list[Source],
+    open_sources: Callable[[Format, list[Source]], Trace],
+    *,
+    complete_family: bool,
 ) -> Trace:
     notes: list[str] = []
     if reader.NAME == own_format.NAME:

@@ -84,7 +84,7 @@ export class Timeline {
   rearrange() { this.arrange(); this.remember(); return this.ask(); }
 
   legend() {
-    const { categories, colours, labels } = this.rows, shown = categories.map((name, k) => [labels[k], colours[k]]);
+    const { used, colours, labels } = this.rows, shown = used.map(k => [labels[k], colours[k]]);
     byId("legend").replaceChildren(...shown.map(([label, fill]) => element("span", {}, swatch(fill), label)));
     byId("path").hidden = !this.rows.has_path;
     byId("beside").querySelector("[value=run]").hidden = !this.rows.compares;

@@ -12,7 +12,9 @@ from tlkit.collector.reports.summary import summarize
 SAMPLES = Path(__file__).parents[3] / "samples" / "traces"
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir() and path.name != "garbage"))
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir() and path.name != "garbage")
+)
 def test_no_value_is_raw(name: str) -> None:
     """Neither names of the machine-readable report nor lists and tables as Python writes them."""
     for finding in analyze(str(SAMPLES / name)).findings:
