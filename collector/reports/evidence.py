@@ -12,6 +12,8 @@ from .rows import bandwidth_words
 
 #: Of a list so many are named.
 MAX_LISTED: Final = 24
+#: The key of what a mapping is in a word.
+_ITSELF: Final = "is"
 #: Numbers in a row from which on only the first and the last are named.
 _MIN_RUN: Final = 3
 
@@ -24,12 +26,19 @@ def evidence_rows(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
     >>> evidence_rows({"own_work_by_rank_ns": {"0": 1_500_000, "1": 2_000_000}})
     [('own work by rank', 'rank 0: 1.5 ms, rank 1: 2.0 ms')]
     """
-    return [(name, value) for name, value in (_row(*item) for item in evidence.items()) if value]
+    rows = [row for name, value in evidence.items() for row in _rows(name, value, evidence)]
+    return [(name, value) for name, value in rows if value]
 
 
-def _row(name: str, value: object) -> tuple[str, str]:
+def _rows(name: str, value: object, beside: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of a mapping of several things a row for each."""
     words, write = _unit(name)
-    return words, _say(value, write, is_by_rank="by_rank" in name)
+    if name.endswith("_ratio") and name.removesuffix("_ratio") in beside:
+        words = f"share of {words}"
+    if write is not None or "by_rank" in name or not isinstance(value, Mapping):
+        return [(words, _say(value, write, is_by_rank="by_rank" in name))]
+    inner = [row for key, found in value.items() for row in _rows(str(key), found, value)]
+    return [(words if key == _ITSELF else f"{words}, {key}", said) for key, said in inner]
 
 
 #: Endings of names, and how the value is written; what stays of the name is what it is called.
@@ -65,7 +74,9 @@ def _say(value: object, write: Callable[[float], str] | None, *, is_by_rank: boo
     if isinstance(value, (int, float)):
         return write(value) if write is not None else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(_pair(str(name), inner, write, is_by_rank=is_by_rank) for name, inner in value.items())
+        # Of times and sizes, zeros tell nothing.
+        told = {name: inner for name, inner in value.items() if write is None or is_by_rank or inner}
+        return ", ".join(_pair(str(name), inner, write, is_by_rank=is_by_rank) for name, inner in told.items())
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return _listed(value, write)
     return "" if value is None else str(value)
@@ -74,8 +85,7 @@ def _say(value: object, write: Callable[[float], str] | None, *, is_by_rank: boo
 def _pair(name: str, value: object, write: Callable[[float], str] | None, *, is_by_rank: bool) -> str:
     if write is not None or is_by_rank:
         return f"{f'rank {name}' if is_by_rank else name.replace('_', ' ')}: {_say(value, write)}"
-    words, said = _row(name, value)
-    return f"{words}: {said}"
+    return ", ".join(f"{words}: {said}" for words, said in _rows(name, value, {}))
 
 
 def _listed(values: Sequence[object], write: Callable[[float], str] | None) -> str:

@@ -13,6 +13,7 @@ from ...timeline.palette import THEMES
 from ..analysis import Analysis
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.step_times import StepTimes, step_times
+from ..model.words import milliseconds
 from .palette import COLOURS, label_of
 
 Figure = dict[str, Any]
@@ -297,7 +298,7 @@ def _marks(times: StepTimes, ends: tuple[float, float], theme: str, *, upright: 
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": f"{name} {value_ns / 1e6:.1f} ms",
+                "name": f"{name} {milliseconds(value_ns)}",
                 "x": value if upright else list(ends),
                 "y": list(ends) if upright else value,
                 "line": {"color": colour, "dash": "dot", "width": 1.5},

@@ -10,7 +10,7 @@ from ...collector.model.exposure import exposed_by, exposed_by_collective
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures_communication
 from ...collector.reports.rows import bandwidth_words
-from ..components import card, chart, choices, empty, table
+from ..components import card, chart, choices, empty, long_table, table
 from ..words import explain
 from . import View
 from .steps import ordered_choices
@@ -168,4 +168,4 @@ def _table(view: View) -> Any:
     heading = "Collectives of the analysed steps, most time first; bandwidths in GB/s" + (
         f" ({more} more sizes not shown)" if more > 0 else ""
     )
-    return card(heading, table(columns, rows))
+    return card(heading, *long_table(columns, rows))

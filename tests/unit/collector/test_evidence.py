@@ -43,6 +43,10 @@ def test_units() -> None:
         "reasons": ["a", "b"],
         "missing": None,
         "library": {},
+        "excess_by_category_ns": {"forward": 2_000_000, "h2d": 0},
+        "root_cause": {"is": "blocked", "excess_running_ns": -300_000},
+        "steps_ratio": 1.0,
+        "steps": [3, 4, 5],
     }
 
     assert evidence_rows(evidence) == [
@@ -55,8 +59,15 @@ def test_units() -> None:
         ("collectives per step", "12,345"),
         ("is one host", "yes"),
         ("waits", "-50%"),
-        ("code", "file: train.py, line: 12, mean: 1.5 ms"),
+        ("code, file", "train.py"),
+        ("code, line", "12"),
+        ("code, mean", "1.5 ms"),
         ("reasons", "a, b"),
+        ("excess by category", "forward: 2.0 ms"),
+        ("root cause", "blocked"),
+        ("root cause, excess running", "-0.30 ms"),
+        ("share of steps", "100%"),
+        ("steps", "3 to 5"),
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.traces import make_trace
 from tlkit.collector.analysis import Analysis, analyze
 from tlkit.collector.reports import figures, figures_ranks
-from tlkit.collector.reports.summary import summarize
+from tlkit.collector.reports.summary import summarize, waited_for
 from tlkit.dashboard.app import page
 from tlkit.dashboard.components import MAX_ROWS, long_table
 from tlkit.dashboard.source import Source
@@ -49,6 +49,17 @@ def test_a_long_table_begins_with_what_is_looked_for(many: Analysis) -> None:
     first, rest = long_table(("a",), [(str(row),) for row in range(MAX_ROWS * 2)], [MAX_ROWS + 1])
     assert "marked" not in str(first)
     assert str(rest).count("marked") == 1
+
+
+def test_who_is_waited_for_is_marked_whatever_else_is_found() -> None:
+    """A slow loader on every rank is nobody's fault and hides no straggler."""
+    steps = changed(8, 30, [5], forward=60)
+    everywhere = [[[(part, 40.0 if part == "data" else ms) for part, ms in step] for step in rank] for rank in steps]
+    analysis = analyze(make_trace(jittered(everywhere)))
+
+    assert {item.class_ for item in analysis.findings} >= {"straggler", "data"}
+    assert waited_for(analysis) == {5}
+    assert "the others wait for it" in shown(analysis, "ranks")
 
 
 def test_ranks_that_are_alike_are_not_put_beside_each_other(many: Analysis) -> None:
