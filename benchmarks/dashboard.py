@@ -21,23 +21,13 @@ import tempfile
 import time
 
 import psutil
+from chromium import FLAGS
 from playwright.sync_api import Page, sync_playwright
 
 #: Of a span in the trace's table: rank, lane, kind, category, name, start, duration, place of its args.
 COLUMN_NBYTES = 4 + 2 + 1 + 1 + 2 + 8 + 8 + 8
 #: What questions needed for a moment is given back when nobody has asked for two seconds.
 IDLE_S = 5
-FLAGS = [
-    *(
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-    ),
-    *("--disable-component-update", "--disable-sync"),
-]
 #: Answers of the server, in milliseconds, as the page sees them; the first of each kind prepares something.
 ASK = """async address => {
   const began = performance.now();

@@ -12,6 +12,8 @@ from .rows import bandwidth_words
 
 #: Of a list so many are named.
 MAX_LISTED: Final = 24
+#: More ranks than these are not listed one by one.
+MAX_RANKS: Final = 8
 #: The key of what a mapping is in a word.
 _ITSELF: Final = "is"
 #: Numbers in a row from which on only the first and the last are named.
@@ -35,15 +37,22 @@ def _rows(name: str, value: object, beside: Mapping[str, Any]) -> list[tuple[str
     words, write = _unit(name)
     if name.endswith("_ratio") and name.removesuffix("_ratio") in beside:
         words = f"share of {words}"
+    if write is _time and not value:
+        return []
     if write is not None or "by_rank" in name or not isinstance(value, Mapping):
         return [(words, _say(value, write, is_by_rank="by_rank" in name))]
+    # Of what is not a time each key is a thing of its own.
     inner = [row for key, found in value.items() for row in _rows(str(key), found, value)]
     return [(words if key == _ITSELF else f"{words}, {key}", said) for key, said in inner]
 
 
+def _time(value_ns: float) -> str:
+    return ("-" if value_ns < 0 else "") + duration(abs(value_ns))
+
+
 #: Endings of names, and how the value is written; what stays of the name is what it is called.
 _UNITS: Final[tuple[tuple[str, Callable[[float], str]], ...]] = (
-    ("_ns", lambda value: ("-" if value < 0 else "") + duration(abs(value))),
+    ("_ns", _time),
     ("_gbps", lambda value: f"{bandwidth_words(value)} GB/s"),
     ("_mhz", lambda value: f"{value:,.0f} MHz"),
     ("_ratio", lambda value: f"{value:.3g}" if abs(value) > 1 else _percent(value)),
@@ -74,12 +83,25 @@ def _say(value: object, write: Callable[[float], str] | None, *, is_by_rank: boo
     if isinstance(value, (int, float)):
         return write(value) if write is not None else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
     if isinstance(value, Mapping):
+        if is_by_rank and len(value) > MAX_RANKS and all(isinstance(inner, (int, float)) for inner in value.values()):
+            return _of_many_ranks(value, write)
         # Of times and sizes, zeros tell nothing.
         told = {name: inner for name, inner in value.items() if write is None or is_by_rank or inner}
         return ", ".join(_pair(str(name), inner, write, is_by_rank=is_by_rank) for name, inner in told.items())
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return _listed(value, write)
     return "" if value is None else str(value)
+
+
+def _of_many_ranks(values: Mapping[str, float], write: Callable[[float], str] | None) -> str:
+    """The highest values and the lowest one.
+
+    >>> _of_many_ranks({str(rank): rank / 4 for rank in range(12)}, None)
+    'rank 11: 2.75, rank 10: 2.5, rank 9: 2.25, rank 8: 2, …, lowest: rank 0: 0'
+    """
+    order = sorted(values, key=lambda rank: -values[rank])
+    said = [_pair(rank, values[rank], write, is_by_rank=True) for rank in (*order[: MAX_RANKS // 2], order[-1])]
+    return f"{', '.join(said[:-1])}, …, lowest: {said[-1]}"
 
 
 def _pair(name: str, value: object, write: Callable[[float], str] | None, *, is_by_rank: bool) -> str:

@@ -80,7 +80,7 @@ def test_long_lists_are_cut() -> None:
 def test_the_report_escapes_it() -> None:
     """Names in it come from the trace."""
     analysis = analyze(str(SAMPLES / "slow-rank"))
-    analysis.findings[0].evidence["tensor"] = "<img src=x>"  # type: ignore[index]
+    analysis.findings[0].evidence["tensor"] = "<img src=x>"
     page = to_html(summarize(analysis), analysis)
 
     assert "&lt;img src=x&gt;" in page

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.traces import make_trace
+from tests.traces import make_trace, uniform
 from tlkit.collector.analysis import Analysis, analyze
 from tlkit.collector.reports import figures, figures_ranks
 from tlkit.collector.reports.summary import summarize, waited_for
@@ -14,7 +14,7 @@ from tlkit.dashboard.source import Source
 from tlkit.dashboard.timeline.rows import CATEGORIES
 from tlkit.dashboard.timeline.run import Run
 
-from ..collector.test_diagnosis import HEALTHY, changed, jittered, uniform
+from ..collector.test_diagnosis import HEALTHY, changed, jittered
 
 RANKS = 24
 
