@@ -19,7 +19,14 @@ RECENT_STEPS: Final = 20
 #: Hosts that are named.
 _MAX_NAMED: Final = 3
 #: Units of a length, and from how many of it on each is used.
-_UNITS: Final = ((3600 * 10**9, "h", 2), (60 * 10**9, "min", 2), (10**9, "s", 1), (10**6, "ms", 1), (10**3, "µs", 0))
+_UNITS: Final = (
+    (86_400 * 10**9, "days", 3),
+    (3600 * 10**9, "h", 2),
+    (60 * 10**9, "min", 2),
+    (10**9, "s", 1),
+    (10**6, "ms", 1),
+    (10**3, "µs", 0),
+)
 
 
 def describe_run(analysis: "Analysis | None") -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 from dash import dcc, html
 
+from ...collector.model.breakdown import EXPOSED
 from ...collector.model.words import milliseconds, signed
 from ...collector.reports import figures
 from ...collector.reports.palette import label_of
@@ -201,14 +202,14 @@ def _outliers(view: View) -> Any:
 
 
 def _different(view: View, column: int) -> str:
-    """The parts that grew most, with the rank on which they did."""
+    """The parts that grew most, with the rank on which they did; what ranks do before what they wait for."""
     breakdown = view.analysis.facts.breakdown
     excess = []
     for part, values in breakdown.parts_ns.items():
         more = values[:, column] - np.median(values, axis=1)
         row = int(more.argmax())
-        excess.append((float(more[row]), f"{label_of(part, breakdown)} on rank {breakdown.ranks[row]}"))
-    excess.sort(reverse=True)
-    least = 0.2 * max(excess[0][0], 1.0)
-    shown = [f"{words} (+{milliseconds(ns)})" for ns, words in excess[:MAX_PARTS] if ns > least]
-    return ", ".join(shown)
+        words = f"{label_of(part, breakdown)} on rank {breakdown.ranks[row]}"
+        excess.append((part in EXPOSED, -float(more[row]), words))
+    least = 0.2 * max(-min(ns for _, ns, _ in excess), 1.0)
+    shown = [f"{words} (+{milliseconds(-ns)})" for _, ns, words in sorted(excess) if -ns > least]
+    return ", ".join(shown[:MAX_PARTS])

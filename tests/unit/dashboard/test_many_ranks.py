@@ -70,6 +70,13 @@ def test_ranks_that_are_alike_are_not_put_beside_each_other(many: Analysis) -> N
     assert "beside a typical rank" not in shown(alike, "verdict")
 
 
+def test_what_slowed_a_step_comes_before_who_waited() -> None:
+    """The others' wait is as long, and on whichever rank happens to wait longest."""
+    said = shown(analyze(make_trace(jittered(changed(8, 40, [5], every=8, forward=60)))), "steps")
+
+    assert len(re.findall(r"'forward on rank 5 \(\+\d+\.\d ms\), negotiate \(exposed\) on rank \d", said)) >= 3
+
+
 def test_steps_that_are_alike_are_no_distribution() -> None:
     """Their differences, of which none matters, are not stretched over the whole chart."""
     figure = figures.durations(analyze(make_trace(uniform(2, 40, HEALTHY))))
