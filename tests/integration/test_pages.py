@@ -90,6 +90,10 @@ def test_a_phone_scrolls_tables_and_never_the_page(page: Page, address: str) -> 
           return cell.querySelector('a') === null && cell.parentElement.children.length > 1 && lines > 2.5;
         }).map(cell => cell.textContent)""")
         assert broken == [], name
+    open_page(page, address, "communication")
+    beyond = page.evaluate("""[...document.querySelectorAll('#page table:not(:has(thead)) td')]
+      .filter(cell => cell.getBoundingClientRect().right > innerWidth).map(cell => cell.textContent)""")
+    assert beyond == []
 
 
 def test_a_phone_shows_names_of_lanes_and_spans_whole(page: Page, address: str) -> None:

@@ -165,7 +165,6 @@ export class Timeline {
       do { this.again = false; await Promise.all(this.panes.filter(pane => pane.layout).map(pane => pane.ask(this.view, this.hasPath))); this.draw(); } while (this.again);
     } catch (error) { this.say(`no answer: ${error.message}`); } finally { this.busy = false; }
     if (this.isRestored) this.element.dataset.painted = `${Math.floor(this.view.low)}:${Math.ceil(this.view.high)}`;
-    for (const pane of this.panes) pane.label().then(isNew => { if (isNew) this.draw(); }).catch(error => this.say(error.message));
   }
 
   draw() {
@@ -179,6 +178,8 @@ export class Timeline {
     g.setTransform(ratio, 0, 0, ratio, 0, 0); g.fillStyle = colour("--paper"); g.fillRect(0, 0, wide, high);
     for (const pane of this.panes) if (pane.layout) { pane.draw(g, this.view, this); if (pane.top > AXIS + STEPS) { g.fillStyle = colour("--soft"); g.fillRect(0, pane.top - 2, wide, 2); } }
     drawAxis(g, this); drawFlows(g, this); drawRegion(g, this); drawMarkers(g, this); drawPointer(g, this);
+    // Only what is on the screen has room for a name or not; while more is awaited, that is about to change.
+    if (!this.busy) for (const pane of this.panes) if (pane.layout) pane.label().then(isNew => { if (isNew) this.draw(); }).catch(error => this.say(error.message));
   }
 
   zoom(factor, about) { this.view.zoom(factor, about); this.remember(); return this.ask(); }

@@ -208,7 +208,13 @@ def test_tables_of_many_ranks_say_what_they_leave_out(slow: Analysis, monkeypatc
 
 @pytest.mark.parametrize(
     ("longest_ns", "said"),
-    [(9_150_000, "9.2 ms"), (1_500_000_000, "1.50 s"), (2_000_000_000, "2.0 s"), (7200 * 10**9, "2.0 h"), (8 * 86_400 * 10**9, "8.0 days")],
+    [
+        (9_150_000, "9.2 ms"),
+        (1_500_000_000, "1.50 s"),
+        (2_000_000_000, "2.0 s"),
+        (7200 * 10**9, "2.0 h"),
+        (8 * 86_400 * 10**9, "8.0 days"),
+    ],
 )
 def test_the_header_tells_short_runs_from_none(slow: Analysis, longest_ns: int, said: str) -> None:
     spans = slow.trace.spans.iloc[:1].assign(start_ns=0, dur_ns=longest_ns)
