@@ -303,13 +303,6 @@ def test_a_step_beside_a_usual_one_and_beside_the_other_run(page: Page, slow_ran
     until(page, "window.tlkit.timeline.panes.length === 1")
 
 
-def test_names_come_by_themselves(page: Page, slow_rank: str) -> None:
-    """What is drawn first has its names soon, also where the answer comes before anything else was drawn."""
-    for address in ("timeline", "timeline?step=10", "timeline?from=1000000000&to=1000500000"):
-        open_at(page, f"{slow_rank}/{address}")
-        until(page, "[...window.tlkit.timeline.panes[0].names.values()].some(Boolean)")
-
-
 def test_waits_have_the_colour_of_what_is_waited_for(page: Page, slow_rank: str) -> None:
     """Rank 0's wait of 52 ms is drawn as negotiation, and the legend says so; steps carry their numbers."""
     open_at(page, f"{slow_rank}/timeline?step=10")
