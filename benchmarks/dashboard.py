@@ -1,39 +1,33 @@
 """How quickly the dashboard answers on a large trace, measured in Chromium.
 
     python benchmarks/dashboard.py FOLDER          # FOLDER as benchmarks/kineto_like.py makes it, a file a rank
+    python benchmarks/dashboard.py FOLDER --fresh  # with an empty cache: nothing of the run is kept
 
-Prints the time from the start of tl-dash (trace kept) to the page that says what is known of the run and to the first screen (the
+Prints the time from the start of tl-dash to the page that says what is known of the run and to the first screen (the
 same page where that was kept), from there to the timeline, zoom and pan to paint, what searches, sums of regions and pages of the
 table of spans take, and the server's memory beside that of the columns.
 """
 
 import argparse
+import contextlib
+import os
 import random
 import re
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
+from chromium import FLAGS
 from playwright.sync_api import Page, sync_playwright
 
 #: Of a span in the trace's table: rank, lane, kind, category, name, start, duration, place of its args.
 COLUMN_NBYTES = 4 + 2 + 1 + 1 + 2 + 8 + 8 + 8
 #: What questions needed for a moment is given back when nobody has asked for two seconds.
 IDLE_S = 5
-FLAGS = [
-    *(
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-    ),
-    *("--disable-component-update", "--disable-sync"),
-]
 #: Answers of the server, in milliseconds, as the page sees them; the first of each kind prepares something.
 ASK = """async address => {
   const began = performance.now();
@@ -60,12 +54,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="+")
     parser.add_argument("--views", type=int, default=200)
+    parser.add_argument("--fresh", action="store_true", help="with an empty cache: the server has the files read")
     arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        if arguments.fresh:
+            os.environ["TLKIT_CACHE_DIR"] = stack.enter_context(tempfile.TemporaryDirectory())
+        measure(arguments.trace, arguments.views)
+
+
+def measure(trace: list[str], views: int) -> None:
+    """Serve a trace, ask and print."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": 1600, "height": 1000})
         began = time.perf_counter()
-        command = [sys.executable, "-m", "tlkit.dashboard.cli", *arguments.trace, "--port", "0"]
+        command = [sys.executable, "-m", "tlkit.dashboard.cli", *trace, "--port", "0"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
@@ -78,7 +81,8 @@ def main() -> None:
         spent = psutil.Process(process.pid).cpu_times()
         print(
             f"first screen after {time.perf_counter() - began:.2f} s; "
-            f"processor time of the server until then: {spent.user + spent.system:.2f} s"
+            f"processor time of the server until then: {spent.user + spent.system:.2f} s; "
+            f"memory {describe_memory(memory_of(psutil.Process(process.pid)))}"
         )
         page.goto(f"{found[0]}timeline")
         page.wait_for_selector("#timeline[data-painted]", timeout=120_000)
@@ -88,7 +92,7 @@ def main() -> None:
         spans = page.evaluate("window.tlkit.timeline.rows.spans")
         chance = random.Random(1)  # noqa: S311
         taken = []
-        for _ in range(arguments.views):
+        for _ in range(views):
             length = end / 2 ** chance.uniform(0, 14)
             low = chance.uniform(0, end - length)
             page.evaluate(SCROLL, chance.random())
@@ -116,9 +120,13 @@ def main() -> None:
 
 
 def memory_of(process: psutil.Process) -> tuple[int, int]:
-    """Bytes in memory, and how many of them are mapped files, which the system can take back."""
-    rss = process.memory_info().rss
-    return rss, rss - sum(each.anonymous for each in process.memory_maps())
+    """Bytes in memory of a process and its children, and how many of them are mapped files, which the system can take back.
+
+    Pages that several of them have count once (PSS).
+    """
+    maps = [each for one in (process, *process.children(recursive=True)) for each in one.memory_maps()]
+    nbytes = sum(each.pss for each in maps)
+    return nbytes, nbytes - sum(each.anonymous for each in maps)
 
 
 def describe_memory(found: tuple[int, int]) -> str:

@@ -26,7 +26,7 @@ from ..timeline.formats import Progress
 from ..timeline.model.trace import Trace
 from ..timeline.read import cache_entries
 from ..timeline.read.cache import folder_of
-from ..timeline.read.open import open_trace
+from ..timeline.read.open import Elsewhere, open_trace
 from .analysis import Analysis, analyze, of_ranks
 from .findings import RULES, all_rules
 from .predict.replay import Replay
@@ -77,29 +77,31 @@ _log = logging.getLogger("tlkit.collector")
 
 
 def analyze_kept(
-    source: str | Path | Sequence[str | Path],
+    source: Trace | str | Path | Sequence[str | Path],
     *,
     warm_up: int | None = None,
     steps: tuple[int, int] | None = None,
     ranks: Sequence[int] | None = None,
     progress: Progress = lambda _done, _total: None,
     on_trace: Callable[[Trace], None] = lambda _trace: None,
+    elsewhere: Elsewhere = lambda _nbytes: False,
 ) -> Analysis:
     """`analyze`, or the same analysis from the last time.
 
     Args:
-        source: what `open_trace` takes.
+        source: a trace, or what `open_trace` takes.
         warm_up: leading steps to leave out; None to find out.
         steps: first step and the one after the last; None for all.
         ranks: look at these ranks only.
         progress: see `open_trace`.
         on_trace: called with the trace when it has been read and is yet to be analysed.
+        elsewhere: see `open_trace`.
 
     Raises:
         TraceError: the trace cannot be read.
         UsageError: `ranks` or `steps` select nothing.
     """
-    trace = open_trace(source, progress=progress)
+    trace = source if isinstance(source, Trace) else open_trace(source, progress=progress, elsewhere=elsewhere)
     folder, name = _folder_of(trace), _name_of(trace, warm_up, steps, ranks)
     if ranks is not None:
         trace = of_ranks(trace, ranks)
@@ -110,6 +112,11 @@ def analyze_kept(
     if folder is not None and found.condition.ending != "running":  # which depends on when somebody looks
         store(folder, name, found)
     return found
+
+
+def can_be_kept(trace: Trace) -> bool:
+    """Whether an analysis of a trace would be kept, unless the run still goes on."""
+    return _folder_of(trace) is not None
 
 
 def load(folder: Path, name: str, trace: Trace) -> Analysis | None:

@@ -162,8 +162,9 @@ def _files(paths: Sequence[str]) -> list[Path]:
 def _open(arguments: argparse.Namespace, others: "OtherRuns", opening: "Opening") -> "Analysis":
     """The analysis of the run, after those that were named to compare with: a mistake in a name is told at once."""
     with _no_collection():
-        from ..collector.kept import analyze_kept  # noqa: PLC0415  the server may answer before it is loaded
+        from ..collector.apart import analyze_apart  # noqa: PLC0415  the server may answer before it is loaded
         from ..timeline.commands.progress import ProgressBar  # noqa: PLC0415  as the analysis
+        from .run_header import describe_trace  # noqa: PLC0415  as the application
 
     _compare(others, arguments.compare)
     with ProgressBar() as bar:
@@ -172,12 +173,13 @@ def _open(arguments: argparse.Namespace, others: "OtherRuns", opening: "Opening"
             bar.update(done, total)
             opening.update(done, total)
 
-        return analyze_kept(
+        return analyze_apart(
             arguments.trace,
             warm_up=arguments.warm_up,
             ranks=parse_ranks(arguments.ranks),
             progress=update,
-            on_trace=opening.analysing,
+            describe=describe_trace,
+            on_described=opening.analysing,
         )
 
 

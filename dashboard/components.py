@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Names longer than this are cut in tables.
 MAX_TEXT: Final = 160
+#: Rows of a long table that are seen at once.
+MAX_ROWS: Final = 12
 #: Words of a cell that stay on one line; the table scrolls rather.
 SHORT: Final = 32
 
@@ -90,6 +92,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], marked: Sequ
     )
 
 
+def long_table(columns: Sequence[str], rows: Sequence[Sequence[object]], marked: Sequence[int] = ()) -> list[Component]:
+    """A table whose first rows are what is looked for; many more are there on demand."""
+    if len(rows) <= MAX_ROWS + MAX_ROWS // 4:
+        return [table(columns, rows, marked)]
+    rest = table(columns, rows[MAX_ROWS:], [place - MAX_ROWS for place in marked])
+    more = html.Details([html.Summary(f"{len(rows) - MAX_ROWS} more"), rest], **{"data-key": f"more by {columns[0]}"})
+    return [table(columns, rows[:MAX_ROWS], marked), more]
+
+
 def _kind_of(cell: object, *, number: bool) -> str:
     return "number" if number else "short" if _is_component(cell) or len(str(cell)) <= SHORT else ""
 
@@ -158,8 +169,10 @@ def finding_card(
         place: where on the timeline it can be seen (timeline/evidence.py).
         is_verdict: whether the page has said sentence and remedy already.
     """
+    from ..collector.reports.evidence import evidence_rows  # noqa: PLC0415  loaded with the analysis
+
     low, high = finding.gain_interval
-    evidence = [(name, value) for name, value in finding.evidence.items()]
+    evidence = evidence_rows(finding.evidence)
     key = f"{text(finding.cause)} {' '.join(map(str, finding.ranks))}"
     first = int(finding.ranks[0]) if len(finding.ranks) == 1 else None
     return html.Li(

@@ -10,11 +10,10 @@ from dash import html
 
 from ..timeline.commands.arguments import clean
 from .components import card, table
-from .run_header import describe_ranks, name_of_files
+from .run_header import name_of_files
 
 if TYPE_CHECKING:
     from ..collector.analysis import Analysis
-    from ..timeline.model.trace import Trace
 
 #: For the reader to end in: what it has begun holds the process.
 _GIVE_UP_S: Final = 3.0
@@ -109,12 +108,9 @@ class Opening:
             raise _GivenUpError
         self._read, self._total = done, total
 
-    def analysing(self, trace: "Trace") -> None:
-        """Take note that the trace has been read; it is not kept here, since the analysis replaces its columns."""
-        rows = [("ranks", describe_ranks(trace.meta)), ("events", f"{trace.meta.events:,}")]
-        if len(trace.steps):
-            rows.insert(1, ("steps", f"{trace.steps['step'].nunique():,}"))
-        self._read_from_it, self._analysing_since_s = rows, time.monotonic()
+    def analysing(self, known: list[tuple[str, str]]) -> None:
+        """Take note that the trace has been read, and of what is known of it (run_header.describe_trace)."""
+        self._read_from_it, self._analysing_since_s = known, time.monotonic()
 
     @property
     def phase(self) -> str:

@@ -42,7 +42,7 @@ class OtherRuns:
             LookupError: there is no such run.
             TlkitError: it cannot be read.
         """
-        from ..collector.kept import analyze_kept  # noqa: PLC0415  the server answers before it is loaded
+        from ..collector.apart import analyze_apart  # noqa: PLC0415  the server answers before it is loaded
 
         path = self._named.get(name) or self._in_folder().get(name)
         if path is None:
@@ -51,7 +51,7 @@ class OtherRuns:
         with self._lock:
             found = self._kept.get(name)
             if found is None or found[0] != stamp:
-                found = (stamp, analyze_kept(path))
+                found = (stamp, analyze_apart(path))
                 self._kept[name] = found
             self._kept.move_to_end(name)
             while len(self._kept) > MAX_KEPT:

@@ -10,7 +10,7 @@ from ..timeline.commands.arguments import clean
 
 if TYPE_CHECKING:
     from ..collector.analysis import Analysis
-    from ..timeline.model.trace import TraceMeta
+    from ..timeline.model.trace import Trace, TraceMeta
 
 #: A rank that has said nothing for so long beside the others is not counted as connected.
 HEARD_NS: Final = 10 * 10**9
@@ -18,8 +18,15 @@ HEARD_NS: Final = 10 * 10**9
 RECENT_STEPS: Final = 20
 #: Hosts that are named.
 _MAX_NAMED: Final = 3
-#: From twice a unit on it is used.
-_UNITS: Final = ((3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"), (10**3, "µs"))
+#: Units of a length, and from how many of it on each is used.
+_UNITS: Final = (
+    (86_400 * 10**9, "days", 3),
+    (3600 * 10**9, "h", 2),
+    (60 * 10**9, "min", 2),
+    (10**9, "s", 1),
+    (10**6, "ms", 1),
+    (10**3, "µs", 0),
+)
 
 
 def describe_run(analysis: "Analysis | None") -> str:
@@ -44,6 +51,12 @@ def describe_ranks(meta: "TraceMeta") -> str:
     count = len(meta.ranks)
     ranks = f"{count} rank{'s' if count != 1 else ''}" + (f" of {meta.size}" if meta.size > count else "")
     return clean(f"{ranks} on {_several(hosts)}" if hosts else ranks)
+
+
+def describe_trace(trace: "Trace") -> list[tuple[str, str]]:
+    """What is known of a run that has been read and is yet to be analysed."""
+    steps = [("steps", f"{trace.steps['step'].nunique():,}")] if len(trace.steps) else []
+    return [("ranks", describe_ranks(trace.meta)), *steps, ("events", f"{trace.meta.events:,}")]
 
 
 def run_name(analysis: "Analysis | None") -> str:
@@ -100,6 +113,7 @@ def _length(analysis: "Analysis") -> str:
     last_ns, steps = analysis.facts.end_ns, analysis.facts.steps.count
     if not len(analysis.trace.spans):
         return ""
-    size, unit = next((size, unit) for size, unit in _UNITS if last_ns >= 2 * size or unit == "µs")
-    length = f"{last_ns / size:.1f} {unit}"
+    size, unit = next((size, unit) for size, unit, least in _UNITS if last_ns >= least * size)
+    value = last_ns / size
+    length = f"{value:.2f} {unit}" if value < 2 else f"{value:.1f} {unit}"  # noqa: PLR2004  two digits at least
     return f"{length}, {steps} steps analysed" if steps else length

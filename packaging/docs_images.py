@@ -99,6 +99,9 @@ def picture_of(page: Page, decoder: Page, address: str) -> np.ndarray:
     page.goto(address)
     drawn = "#timeline[data-painted]" if "/timeline" in address else "#page [data-svg] svg"
     page.wait_for_selector(drawn, timeout=60_000)
+    if "/timeline" in address:
+        named = "pane => pane.unnamed && pane.unnamed.every(number => pane.names.get(number))"
+        page.wait_for_function(f"() => window.tlkit.timeline.panes.every({named})")
     page.wait_for_timeout(500)
     tall = min(page.evaluate("document.documentElement.scrollHeight"), MAX_HEIGHT)
     wide = page.viewport_size["width"] if page.viewport_size else 0

@@ -7,6 +7,7 @@ clocks need not be aligned.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,7 @@ import pandas as pd
 from ..facts import Facts
 from .breakdown import EXPOSED, IDLE
 from .intervals import EMPTY, Intervals, total_within, union
+from .words import nbytes_words
 
 #: What the runtime and users put before a parameter's name.
 _KINDS: Final = "allreduce|allgather|broadcast|reducescatter|alltoall|adasum"
@@ -114,7 +116,7 @@ def exposed_by(facts: Facts, what: str, collectives: pd.DataFrame | None = None)
     """Exposed time of a mean step and rank, grouped.
 
     Args:
-        what: "tensor", "layer", "caller" or "process set".
+        what: "tensor", "layer", "caller", "kind" (and size) or "process set".
         collectives: what `exposed_by_collective` has found; None to find it.
 
     Returns:
@@ -125,9 +127,8 @@ def exposed_by(facts: Facts, what: str, collectives: pd.DataFrame | None = None)
     empty = pd.DataFrame({"name": [], "exposed_ns": [], "bytes": [], "count": []})
     if collectives.empty:
         return empty
-    if what in {"caller", "process set"}:
-        column = "caller" if what == "caller" else "process_set"
-        table = collectives.assign(name=collectives[column].astype(str), part_ns=collectives["exposed_ns"])
+    if what in _OF_COLLECTIVES:
+        table = collectives.assign(name=_OF_COLLECTIVES[what](collectives), part_ns=collectives["exposed_ns"])
     else:
         table = _by_tensor(facts, collectives)
         if table.empty:
@@ -142,6 +143,20 @@ def exposed_by(facts: Facts, what: str, collectives: pd.DataFrame | None = None)
     if what == "caller":
         found["name"] = found["name"].replace("", "unknown")
     return found.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _kind_and_size(collectives: pd.DataFrame) -> pd.Series:
+    kinds, sizes = collectives["kind"].astype(str), collectives["nbytes"]
+    words = {size: f" of {nbytes_words(size)}" if size >= 0 else "" for size in sizes.unique().tolist()}
+    return kinds + sizes.map(words)
+
+
+#: What collectives, and not their tensors, are grouped by.
+_OF_COLLECTIVES: Final[dict[str, Callable[[pd.DataFrame], pd.Series]]] = {
+    "caller": lambda collectives: collectives["caller"].astype(str),
+    "kind": _kind_and_size,
+    "process set": lambda collectives: collectives["process_set"].astype(str),
+}
 
 
 def _by_tensor(facts: Facts, collectives: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,10 @@
 """How durations, names and ranks are written in sentences: the same on a terminal, a page and in a report."""
 
 from collections.abc import Sequence
+from typing import Final
+
+#: Units of bytes, largest first.
+NBYTES_SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def shorten(name: str, most: int = 100) -> str:
@@ -58,3 +62,14 @@ def duration(value_ns: float) -> str:
     ('5.6 µs', '51.2 ms')
     """
     return f"{value_ns / 1e3:.1f} µs" if value_ns < 100_000 else milliseconds(value_ns)  # noqa: PLR2004  0.1 ms
+
+
+def nbytes_words(value: float) -> str:
+    """Bytes for people, of a thousand each.
+
+    >>> nbytes_words(23_068_672), nbytes_words(-1500), nbytes_words(12), nbytes_words(999_700_000)
+    ('23.1 MB', '-1.5 kB', '12 bytes', '1 GB')
+    """
+    # What would be rounded to a thousand is one of the next size.
+    size, unit = next(((size, unit) for size, unit in NBYTES_SIZES if abs(value) >= 0.9995 * size), (1, "bytes"))
+    return f"{value / size:.3g} {unit}" if size > 1 else f"{value:.0f} bytes"

@@ -13,6 +13,7 @@ from ...timeline.palette import THEMES
 from ..analysis import Analysis
 from ..model.breakdown import EXPOSED, PARTS
 from ..model.step_times import StepTimes, step_times
+from ..model.words import milliseconds
 from .palette import COLOURS, label_of
 
 Figure = dict[str, Any]
@@ -22,6 +23,11 @@ MAX_COLUMNS: Final = 400
 #: Fewer steps are numbers: a line through two points looks like a trend, and so does a histogram of them.
 MIN_STEPS: Final = 3
 MAX_RANKS: Final = 256
+#: Ranks that have a bar of their own, and how many of them are those that have least to do.
+MAX_BARS: Final = 16
+QUICKEST: Final = 4
+#: A histogram reaches at least so far to both sides of the median: steps that are all alike are one bar or two.
+MIN_SPREAD: Final = 0.05
 MAX_SIZES: Final = 500
 
 #: What a plot of bars needs beside its bars: axis, title, legend.
@@ -97,9 +103,12 @@ def whole_steps(count: int) -> dict[str, Any]:
 
 
 def anatomy(analysis: Analysis, theme: str = "light") -> Figure:
-    """The mean step of every rank, by part: one bar a rank."""
+    """The mean step of every rank, by part: one bar a rank; of many ranks of those that work longest and shortest."""
     facts = analysis.facts
-    ranks = list(range(len(facts.ranks)))[:MAX_RANKS]
+    ranks = list(range(len(facts.ranks)))
+    if len(ranks) > MAX_BARS:
+        order = np.argsort(-facts.breakdown.own_work_ns.mean(axis=1), kind="stable").tolist()
+        ranks = order[: MAX_BARS - QUICKEST] + order[-QUICKEST:]
     names = [f"rank {facts.ranks[row]}" for row in ranks]
     data = [
         {
@@ -117,6 +126,14 @@ def anatomy(analysis: Analysis, theme: str = "light") -> Figure:
         "data": data,
         "layout": _rank_bars(theme, len(ranks), "ms of a mean step"),
     }
+
+
+def anatomy_title(analysis: Analysis) -> str:
+    """Which ranks `anatomy` shows."""
+    count = len(analysis.facts.ranks)
+    if count <= MAX_BARS:
+        return "The mean step of every rank"
+    return f"The mean step of the {MAX_BARS - QUICKEST} slowest and the {QUICKEST} quickest of {count:,} ranks"
 
 
 def steps_over_time(
@@ -165,7 +182,13 @@ def durations(analysis: Analysis, theme: str = "light") -> Figure | None:
     times = step_times(analysis.facts.steps, analysis.facts.breakdown)
     if times.count < MIN_STEPS:
         return None
-    counts, edges = np.histogram(times.durations_ns / 1e6, bins=min(60, max(10, int(times.count**0.5) * 2)))
+    usual = times.median_ns / 1e6
+    durations_ms = times.durations_ns / 1e6
+    reach = (
+        min(float(durations_ms.min()), (1 - MIN_SPREAD) * usual),
+        max(float(durations_ms.max()), (1 + MIN_SPREAD) * usual),
+    )
+    counts, edges = np.histogram(durations_ms, bins=min(60, max(10, int(times.count**0.5) * 2)), range=reach)
     high = float(counts.max())
     return {
         "data": [
@@ -275,7 +298,7 @@ def _marks(times: StepTimes, ends: tuple[float, float], theme: str, *, upright: 
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": f"{name} {value_ns / 1e6:.1f} ms",
+                "name": f"{name} {milliseconds(value_ns)}",
                 "x": value if upright else list(ends),
                 "y": list(ends) if upright else value,
                 "line": {"color": colour, "dash": "dot", "width": 1.5},

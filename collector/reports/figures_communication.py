@@ -158,6 +158,7 @@ def lives(analysis: Analysis, rank: int, step: int, theme: str = "light") -> Fig
             ("in the queue", "queue", agreed, start),
             ("moving bytes or waiting for ranks", "collective", start, done),
         )
+        if (high > low).any()  # else of nothing there would be a colour in the legend
     ]
     moments = facts.breakdown.moments[row] if row < len(facts.breakdown.moments) else {}
     backward = moments.get(str(Category.BACKWARD), EMPTY)
@@ -171,6 +172,7 @@ def lives(analysis: Analysis, rank: int, step: int, theme: str = "light") -> Fig
             theme,
             barmode="overlay",
             height=120 + 20 * len(names),
+            showlegend=True,
             shapes=shapes,
             xaxis={"title": {"text": "ms since the step began"}, "range": [0, (end - begin) / 1e6]},
             yaxis={"autorange": "reversed", "type": "category"},

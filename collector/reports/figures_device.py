@@ -13,6 +13,7 @@ from ..analysis import Analysis
 from ..model.breakdown import IDLE, PARTS
 from ..model.device import Device
 from ..model.idle import REASONS
+from ..model.words import nbytes_words
 from .axes import short_number
 from .device import REASON_WORDS
 from .figures import Figure, layout
@@ -24,7 +25,7 @@ WIDTH: Final = 460
 #: With more ranks a plot shows the lowest, the median and the highest.
 MAX_LINES: Final = 7
 #: Devices that have a bar of their own.
-MAX_DEVICES: Final = 32
+MAX_DEVICES: Final = 16
 #: What changes by less than this share of its largest value stands still.
 MOVES_RATIO: Final = 0.02
 #: Two samples of a rank are no curve.
@@ -64,11 +65,22 @@ def _small(analysis: Analysis, name: str, rows: pd.DataFrame, theme: str) -> Sma
     values = rows["value"].to_numpy(dtype=float) * factor
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    ends = [short_number(low)] if low == high else [short_number(low), short_number(high)]
-    words = f"{' to '.join(ends)} {unit}"
+    words = _range_words(low, high, unit)
     samples = int(rows.groupby("rank", observed=True).size().max()) if len(rows) else 0
     moves = high - low > MOVES_RATIO * max(abs(low), abs(high)) and samples >= MIN_SAMPLES
     return Small(label, unit, _lines(analysis, rows, factor, unit, theme) if moves else None, words.strip())
+
+
+def _range_words(low: float, high: float, unit: str) -> str:
+    """The range of a counter's values.
+
+    >>> _range_words(324e6, 363.7e6, "bytes"), _range_words(0, 7.207e6, "bytes/s"), _range_words(46, 96.6, "%")
+    ('324 MB to 364 MB', '0 bytes/s to 7.21 MB/s', '46 to 96.6 %')
+    """
+    ends = [low] if low == high else [low, high]
+    if unit in {"bytes", "bytes/s"}:
+        return " to ".join(nbytes_words(end) + unit.removeprefix("bytes") for end in ends)
+    return f"{' to '.join(map(short_number, ends))} {unit}"
 
 
 def _label(name: str) -> tuple[str, str, float]:

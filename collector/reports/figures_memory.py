@@ -8,27 +8,17 @@ from ...timeline.palette import CATEGORY_COLOURS, THEMES
 from ...timeline.vocabulary import Category
 from ..analysis import Analysis
 from ..model.memory import Memory
+from ..model.words import NBYTES_SIZES, nbytes_words
 from .figures import Figure, layout
 from .figures_device import steps_behind
 
 MAX_POINTS: Final = 400
-_SIZES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-
-
-def nbytes_words(value: float) -> str:
-    """Bytes for people, of a thousand each.
-
-    >>> nbytes_words(23_068_672), nbytes_words(-1500), nbytes_words(12)
-    ('23.1 MB', '-1.5 kB', '12 bytes')
-    """
-    size, unit = next(((size, unit) for size, unit in _SIZES if abs(value) >= size), (1, "bytes"))
-    return f"{value / size:.3g} {unit}" if size > 1 else f"{value:.0f} bytes"
 
 
 def memory(analysis: Analysis, found: Memory, theme: str = "light") -> Figure:
     """What is allocated and reserved over time; the highest of each stretch, so that no peak is lost."""
     top = max(found.peak_bytes, float(found.reserved.max(initial=0.0)))
-    size, unit = next(((size, unit) for size, unit in _SIZES if top >= size), (1, "bytes"))
+    size, unit = next(((size, unit) for size, unit in NBYTES_SIZES if top >= size), (1, "bytes"))
     lines = [("allocated", found.at_ns, found.allocated, CATEGORY_COLOURS[Category.BACKWARD])]
     if len(found.reserved):
         lines.append(("reserved", found.reserved_at_ns, found.reserved, CATEGORY_COLOURS[Category.COLLECTIVE]))

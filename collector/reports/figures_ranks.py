@@ -206,13 +206,15 @@ def waits(summary: Summary, theme: str = "light", most: int = 32) -> Figure | No
 
 
 def waterfall(summary: Summary, theme: str = "light", least: float = 0.005) -> Figure | None:
-    """From a typical rank's own work to the slow rank's, part by part; None where ranks cannot be compared."""
+    """From a typical rank's own work to the slow rank's, part by part; None where ranks cannot be compared, or are alike."""
     if summary.slow_rank is None:
         return None
     typical = sum(item.typical_ns for item in summary.waterfall)
     slow = sum(item.rank_ns for item in summary.waterfall)
     shown = [item for item in summary.waterfall if abs(item.excess_ns) >= least * summary.steps.mean_ns][:8]
     rest = slow - typical - sum(item.excess_ns for item in shown)
+    if not shown and abs(slow - typical) < least * summary.steps.mean_ns:
+        return None
     names, bases, values, colours, words = ["a typical rank"], [0.0], [typical], [COLOURS["other"]], ["own work"]
     at = typical
     steps: list[tuple[str, float, str]] = [(item.label, item.excess_ns, "") for item in shown]

@@ -4,7 +4,6 @@ Draws a `Summary` and the plots of figures.py, and computes nothing.
 """
 
 import html
-import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -15,6 +14,7 @@ from ..findings import Finding
 from ..model.words import milliseconds
 from . import figures, figures_communication, figures_ranks
 from .device import device_tables
+from .evidence import evidence_rows
 from .markup import scrolling
 from .summary import CODE_TITLE, Summary, summarize, title_of
 from .svg import STYLE, to_svg
@@ -30,7 +30,7 @@ h1 {{ font-size: 20px; }} h2 {{ font-size: 16px; margin-top: 32px; }}
 .verdict p {{ margin: 6px 0; }}
 .condition {{ font-weight: 600; color: var(--bad); }}
 .verdict .sentence {{ font-size: 18px; font-weight: 600; }}
-ol.findings li {{ margin-bottom: 12px; }} .gain {{ font-weight: 600; }} pre {{ white-space: pre-wrap; }}
+ol.findings li {{ margin-bottom: 12px; }} .gain {{ font-weight: 600; }} .evidence {{ margin: 6px 0; }}
 .scrolls {{ overflow-x: auto; }} table {{ border-collapse: collapse; }}
 td, th {{ padding: 2px 12px 2px 0; text-align: right; font-weight: 400; vertical-align: top; }}
 td:first-child, th:first-child, .words {{ text-align: left; }} th {{ color: var(--soft); }}
@@ -127,11 +127,10 @@ def _plots(summary: Summary, analysis: Analysis) -> Iterator[str]:
     if not facts.steps.count:
         return
     rank = summary.slow_rank
-    many = len(facts.ranks) > figures_ranks.MAX_ROWS
     plots: tuple[tuple[str, figures.Figure | None], ...] = (
         ("Step time over the run", figures.strip(analysis)),
         (f"Rank {rank} beside a typical rank", figures_ranks.waterfall(summary)),
-        ("The mean step of every rank", None if many else figures.anatomy(analysis)),
+        (figures.anatomy_title(analysis), figures.anatomy(analysis)),
         (
             f"Steps over the run{'' if rank is None else f': rank {rank}, the slowest'}",
             figures.steps_over_time(analysis, rank),
@@ -248,12 +247,12 @@ def _findings(summary: Summary) -> str:
 
 def _item(finding: Finding) -> str:
     low, high = finding.gain_interval
-    evidence = "\n".join(_text(f"{name}: {json.dumps(value)}") for name, value in finding.evidence.items())
+    evidence = "<br>".join(_text(f"{name}: {value}") for name, value in evidence_rows(finding.evidence))
     return (
         f'<li><span class="gain">{finding.predicted_gain:.0%}</span> '
         f'<span class="soft">[{low:.0%} to {high:.0%}] {_text(title_of(finding))}</span><br>'
         f"{_text(finding.sentence)}<br>→ {_text(finding.remedy)}"
-        f'<details><summary class="soft">evidence</summary><pre>{evidence}</pre></details></li>'
+        f'<details><summary class="soft">evidence</summary><p class="evidence">{evidence}</p></details></li>'
     )
 
 

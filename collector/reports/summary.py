@@ -258,9 +258,7 @@ def _ranks(analysis: Analysis) -> tuple[RankRow, ...]:
         return ()
     own = breakdown.own_work_ns.mean(axis=1)
     waits = np.sum([breakdown.parts_ns[part] for part in EXPOSED], axis=0).mean(axis=1)
-    guilty = {rank for f in analysis.findings if f.class_ in {"straggler", "data"} for rank in f.ranks}
-    if len(guilty) == len(breakdown.ranks):  # everybody waits for everybody
-        guilty = set()
+    guilty = waited_for(analysis)
     order = np.argsort(-own, kind="stable")[:MAX_RANKS] if len(own) > MAX_RANKS else np.arange(len(own))
     return tuple(
         RankRow(
@@ -272,6 +270,14 @@ def _ranks(analysis: Analysis) -> tuple[RankRow, ...]:
         )
         for row in order.tolist()
     )
+
+
+def waited_for(analysis: Analysis) -> set[int]:
+    """The ranks that others wait for; what is the matter with all of them makes nobody wait for another."""
+    named = (set(item.ranks) for item in analysis.findings if item.class_ in {"straggler", "data"})
+    some = [ranks for ranks in named if len(ranks) < len(analysis.facts.ranks)]
+    found = set().union(*some)
+    return found if len(found) < len(analysis.facts.ranks) else set()
 
 
 def slow_rank(analysis: Analysis) -> int | None:

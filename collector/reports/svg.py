@@ -190,7 +190,8 @@ class _Drawing:
                 if shade is not None:
                     colour, opacity = _shaded(trace["colorscale"], shade / _SHADES, is_diverging=low < 0 < high)
                     where = f"{xs[begin]}" if until == begin + 1 else f"{xs[begin]} to {xs[until - 1]}"
-                    words = f"{trace['y'][number]}, {self._title(self.x_of)} {where}: {row[begin]:.2f} {_unit(trace)}"
+                    mean = math.fsum(value for value in row[begin:until] if value is not None) / (until - begin)
+                    words = f"{trace['y'][number]}, {self._title(self.x_of)} {where}: {mean:.2f} {_unit(trace)}"
                     left = self.x.begin + begin * wide
                     yield _rect(
                         left, self.y.at(number) - tall / 2, wide * (until - begin) + 0.3, tall, colour, words, opacity
@@ -206,7 +207,7 @@ class _Drawing:
             ((low + high) / 2, (self.top + self.bottom) / 2 + 4),
             (high, self.top + 8),
         ):
-            yield f'<text class="tick" x="{self.width - 54}" y="{at:.1f}">{_text(short_number(round(value, 4)))}</text>'
+            yield f'<text class="tick" x="{self.width - 54}" y="{at:.1f}">{_text(short_number(float(f"{value:.2g}")))}</text>'
         yield f'<text class="tick" x="{self.width - 54}" y="{self.top - 6:.1f}">{_text(_unit(trace))}</text>'
 
     def _points(self, trace: dict[str, Any]) -> Iterator[str]:

@@ -3,19 +3,20 @@
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 from dash import html
 
 from ...collector.model.exposure import exposed_by, exposed_by_collective
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures_communication
 from ...collector.reports.rows import bandwidth_words
-from ..components import card, chart, choices, empty, table
+from ..components import card, chart, choices, empty, long_table, table
 from ..words import explain
 from . import View
 from .steps import ordered_choices
 
 MAX_ROWS: Final = 60
-GROUPS: Final = ("layer", "tensor", "caller", "process set")
+GROUPS: Final = ("layer", "tensor", "caller", "kind", "process set")
 
 
 def layout(view: View) -> Any:
@@ -27,7 +28,9 @@ def layout(view: View) -> Any:
             "No collectives were recorded. With several ranks: was the model wrapped in hvd.DistributedOptimizer or DDP?",
         )
     exposed = exposed_by_collective(analysis.facts)
-    groups = {group: table for group in GROUPS if len(table := exposed_by(analysis.facts, group, exposed))}
+    groups = {
+        group: found for group in GROUPS if _says_something(found := exposed_by(analysis.facts, group, exposed), group)
+    }
     first = next(iter(groups), GROUPS[0])
     by = view.query.get("by", "")
     by = by if by in groups else first
@@ -51,6 +54,12 @@ def layout(view: View) -> Any:
         _table(view),
         explain("exposed", "hidden", "contention", "negotiate", "queue", "wait", "transfer", "algbw", "busbw", "process set"),
     ]  # fmt: skip
+
+
+def _says_something(found: pd.DataFrame, group: str) -> bool:
+    """Not where nobody's caller is known, or where all are of one process set."""
+    names = set(found["name"])
+    return bool(names) and names != {"unknown"} and (group != "process set" or len(names) > 1)
 
 
 def _overview(view: View) -> Any:
@@ -159,4 +168,4 @@ def _table(view: View) -> Any:
     heading = "Collectives of the analysed steps, most time first; bandwidths in GB/s" + (
         f" ({more} more sizes not shown)" if more > 0 else ""
     )
-    return card(heading, table(columns, rows))
+    return card(heading, *long_table(columns, rows))

@@ -1,6 +1,6 @@
 """Two runs side by side."""
 
-from typing import Any
+from typing import Any, Final
 
 from dash import html
 
@@ -12,6 +12,9 @@ from ...timeline.commands.arguments import clean
 from ..components import card, chart, choices, empty, table
 from ..run_header import describe_run, run_name
 from . import View
+
+#: Parts that the sentence names.
+MAX_PARTS: Final = 3
 
 
 def layout(view: View) -> Any:
@@ -47,6 +50,8 @@ def layout(view: View) -> Any:
     ]
     return [
         choice,
+        card("What changed", html.P(clean(_sentence(found, name)), id="compare-sentence")),
+        card("Notes", html.Ul([html.Li(clean(note)) for note in found.notes])) if found.notes else None,
         runs,
         card(
             "Steps",
@@ -72,8 +77,19 @@ def layout(view: View) -> Any:
                 ],
             ),
         ),
-        card("Notes", html.Ul([html.Li(clean(note)) for note in found.notes])) if found.notes else None,
     ]
+
+
+def _sentence(found: Comparison, name: str) -> str:
+    """What became of the step time, and where."""
+    mean = found.ratios[0]
+    change_ns = mean.after_ns - mean.before_ns
+    if not mean.is_significant:
+        return f"A step takes as long as in {name}: the means differ by {mean.ratio - 1:+.1%}, which may be chance."
+    compared = "longer" if change_ns > 0 else "shorter"
+    moved = [f"{part.name} {signed(part.difference_ns)}" for part in found.shown_parts[:MAX_PARTS]]
+    where = f" The parts that changed most: {', '.join(moved)}." if moved else ""
+    return f"A step takes {milliseconds(abs(change_ns))} {compared} than in {name} ({mean.ratio - 1:+.1%}).{where}"
 
 
 def _row(ratio: Ratio) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import pandas as pd
 from ...collector.model.words import milliseconds
 from ...collector.reports import figures_data
 from ...timeline.vocabulary import COLLATE, DATA_FETCH, DATASET, Category
-from ..components import card, chart, empty, link, table
+from ..components import card, chart, empty, link, long_table
 from ..words import explain
 from . import View
 from .steps import rank_choices
@@ -78,7 +78,7 @@ def _workers(loading: pd.DataFrame) -> Any:
             )
         )
     columns = ("loader", "batches", "a batch (median)", "of it dataset", "of it collate", "")
-    return card("Loaders of batches, slowest first" + _more(count), table(columns, rows, marked))
+    return card("Loaders of batches, slowest first" + _more(count), *long_table(columns, rows, marked))
 
 
 def _more(count: int) -> str:
@@ -113,5 +113,5 @@ def _waits(view: View, loading: pd.DataFrame) -> Any:
     columns = ("rank", "batches", "median", "p95", "longest", "share of the step")
     return card(
         "How long the training waits for a batch, longest first" + _more(len(found)),
-        table(columns, rows),
+        *long_table(columns, rows),
     )

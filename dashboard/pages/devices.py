@@ -8,10 +8,9 @@ from dash import html
 from ...collector.model.device import Device
 from ...collector.model.gaps import find_gaps, find_lead
 from ...collector.model.memory import Memory, find_memory
-from ...collector.model.words import duration, shorten
+from ...collector.model.words import duration, nbytes_words, shorten
 from ...collector.reports import figures_device, figures_gaps, figures_memory
 from ...collector.reports.device import MAX_NAME, device_tables
-from ...collector.reports.figures_memory import nbytes_words
 from ..components import card, chart, drawn, empty, link, table, text
 from ..words import explain
 from . import View

@@ -11,7 +11,8 @@ from ...collector.model.words import milliseconds, signed
 from ...collector.reports import figures_ranks
 from ...collector.reports.figures_ranks import RankGroup
 from ...collector.reports.palette import label_of
-from ..components import card, chart, choices, empty, link, table
+from ...collector.reports.summary import waited_for
+from ..components import card, chart, choices, empty, link, long_table, table
 from ..words import explain
 from . import View
 
@@ -61,7 +62,10 @@ def layout(view: View) -> Any:
             figures_ranks.path_in_time(view.analysis, view.theme),
             "What holds each step: the critical path over the run",
         ),
-        chart(figures_ranks.holders(view.analysis, host, view.theme), "Which rank holds each step"),
+        chart(
+            figures_ranks.holders(view.analysis, host, view.theme),
+            "Which group of ranks holds each step" if is_grouped and not host else "Which rank holds each step",
+        ),
         explain("own work", "waits", "typical rank", "critical path", "exposed", "collective"),
     ]
 
@@ -81,8 +85,7 @@ def _ranking(view: View) -> Any:
     path: dict[int, float] = {}
     for row in view.summary.path:
         path[row.rank] = path.get(row.rank, 0.0) + row.share
-    guilty = {rank for item in view.analysis.findings if item.class_ in {"straggler", "data"} for rank in item.ranks}
-    guilty = set() if len(guilty) == len(facts.ranks) else guilty
+    guilty = waited_for(view.analysis)
     order = np.argsort(-own, kind="stable")[:MAX_RANKS]
     away = away_from_typical(own)
     knows_path, hosts = bool(view.summary.path), view.analysis.trace.meta.hosts
@@ -112,7 +115,7 @@ def _ranking(view: View) -> Any:
     )
     more = len(own) - len(order)
     heading = "Ranks, slowest first (mean of a step)" + (f"; {more} more are not listed" if more > 0 else "")
-    return card(heading, table(columns, rows, marked))
+    return card(heading, *long_table(columns, rows, marked))
 
 
 def _waits(view: View) -> Any:

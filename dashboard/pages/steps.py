@@ -6,7 +6,8 @@ from typing import Any, Final
 import numpy as np
 from dash import dcc, html
 
-from ...collector.model.words import milliseconds
+from ...collector.model.breakdown import EXPOSED
+from ...collector.model.words import milliseconds, signed
 from ...collector.reports import figures
 from ...collector.reports.palette import label_of
 from ..components import address, card, chart, choices, empty, link, table
@@ -44,10 +45,15 @@ def layout(view: View) -> Any:
             "Click a step to see what was different in it; drag over a stretch to see it closer.",
             address("steps", rank=chosen) + ("&" if chosen else "?") + "step={at}&from={from}&to={to}",
         ),
-        chart(figures.durations(view.analysis, view.theme), "How long steps take"),
+        chart(figures.durations(view.analysis, view.theme), "How long steps take", _of_ranks(view)),
         _outliers(view),
         explain("step", "p95", "exposed", "negotiate", "queue", "fusion", "idle"),
     ]
+
+
+def _of_ranks(view: View) -> str:
+    """What is counted as the time of a step, where ranks may say different things."""
+    return "Of each step, the median of its ranks." if len(view.analysis.facts.ranks) > 1 else ""
 
 
 def _shown(view: View) -> tuple[int, int] | None:
@@ -133,7 +139,7 @@ def _drawer(view: View, rank: int | None) -> Any:
             label_of(part, facts.breakdown),
             milliseconds(float(values[row, column])),
             milliseconds(float(np.median(values[row]))),
-            f"{float(values[row, column] - np.median(values[row])) / 1e6:+.2f} ms",
+            signed(float(values[row, column] - np.median(values[row]))),
             values[row, column] - np.median(values[row]),
         )
         for part, values in parts.items()
@@ -177,7 +183,11 @@ def _outliers(view: View) -> Any:
     slow = [int(column) for column in order if longest[column] > SLOW_RATIO * usual]
     if not slow:
         return card(
-            "Slow steps", html.P(f"No step takes more than {SLOW_RATIO:.1f} times the median of {milliseconds(usual)}.")
+            "Slow steps",
+            html.P(
+                f"No step takes more than {SLOW_RATIO:.1f} times the median of {milliseconds(usual)}"
+                + (" (each step on the rank where it takes longest)." if len(steps.ranks) > 1 else ".")
+            ),
         )
     rows = []
     for column in slow:
@@ -192,14 +202,14 @@ def _outliers(view: View) -> Any:
 
 
 def _different(view: View, column: int) -> str:
-    """The parts that grew most, with the rank on which they did."""
+    """The parts that grew most, with the rank on which they did; what ranks do before what they wait for."""
     breakdown = view.analysis.facts.breakdown
     excess = []
     for part, values in breakdown.parts_ns.items():
         more = values[:, column] - np.median(values, axis=1)
         row = int(more.argmax())
-        excess.append((float(more[row]), f"{label_of(part, breakdown)} on rank {breakdown.ranks[row]}"))
-    excess.sort(reverse=True)
-    least = 0.2 * max(excess[0][0], 1.0)
-    shown = [f"{words} (+{milliseconds(ns)})" for ns, words in excess[:MAX_PARTS] if ns > least]
-    return ", ".join(shown)
+        words = f"{label_of(part, breakdown)} on rank {breakdown.ranks[row]}"
+        excess.append((part in EXPOSED, -float(more[row]), words))
+    least = 0.2 * max(-min(ns for _, ns, _ in excess), 1.0)
+    shown = [f"{words} (+{milliseconds(-ns)})" for _, ns, words in sorted(excess) if -ns > least]
+    return ", ".join(shown[:MAX_PARTS])

@@ -26,7 +26,6 @@ def layout(view: View) -> Any:
     """The page."""
     summary, facts = view.summary, view.analysis.facts
     has_steps = facts.steps.count > 0
-    many = len(facts.ranks) > figures_ranks.MAX_ROWS
     return [
         card("First of all", html.Ul([html.Li(clean(words)) for words in summary.shown_condition]))
         if summary.shown_condition
@@ -39,9 +38,7 @@ def layout(view: View) -> Any:
             f"Rank {summary.slow_rank} beside a typical rank",
             "From the own work of the median of the other ranks to that of the slowest one: orange is longer, blue is shorter.",
         ),
-        chart(figures.anatomy(view.analysis, view.theme), "The mean step of every rank")
-        if has_steps and not many
-        else None,
+        chart(figures.anatomy(view.analysis, view.theme), figures.anatomy_title(view.analysis)) if has_steps else None,
         _code(view),
         _findings(view),
         what_if(view) if has_steps and facts.breakdown.knows_compute else None,

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from flask import Response, abort, request
 
+from ...collector.model.step_times import step_durations
 from ...collector.reports.palette import COLOURS, LABELS
 from ...timeline.commands.arguments import clean
 from ...timeline.errors import TlkitError
@@ -99,6 +100,7 @@ def _rows(source: Source, run: Run) -> dict[str, Any]:
         "first_step_ns": int(low[0]) if len(low) else 0,
         "last_step_ns": int(high.max()) if len(high) else rows.end_of_all_ns,
         "categories": list(CATEGORIES),
+        "used": run.categories,
         "labels": [LABELS.get(name, name).removesuffix(" (exposed)") for name in CATEGORIES],
         "colours": [COLOURS[name] for name in CATEGORIES],
         "shades": SHADES,
@@ -196,7 +198,7 @@ def _region(run: Run) -> dict[str, Any]:
 
 
 def _step(run: Run) -> dict[str, Any]:
-    """When a step began and ended, over all ranks; and which step of the analysed ones is a usual one."""
+    """When a step began and ended, over all ranks, how long it took (as everywhere the median of the ranks), and a usual one."""
     number = _integer("number")
     numbers, low, high = run.steps
     at = np.flatnonzero(numbers == number)
@@ -205,9 +207,12 @@ def _step(run: Run) -> dict[str, Any]:
     steps = run.analysis.facts.steps
     usual = -1
     if steps.count:
-        job = np.where(steps.numbers == number, np.inf, steps.job_ns.astype(float))
-        usual = int(steps.numbers[int(np.argmin(np.abs(job - float(np.median(steps.job_ns)))))])
-    return {"low_ns": int(low[at[0]]), "high_ns": int(high[at[0]]), "usual": usual}
+        took = step_durations(steps)
+        others = np.where(steps.numbers == number, np.inf, took.astype(float))
+        usual = int(steps.numbers[int(np.argmin(np.abs(others - float(np.median(took)))))])
+    mine = run.step_table[run.step_table["step"] == number]
+    took_ns = round(float((mine["end_ns"] - mine["start_ns"]).median()))
+    return {"low_ns": int(low[at[0]]), "high_ns": int(high[at[0]]), "took_ns": took_ns, "usual": usual}
 
 
 def _path(run: Run) -> dict[str, Any]:

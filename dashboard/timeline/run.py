@@ -119,6 +119,15 @@ class Run:
         return [(rank, self.exposed_of(rank)) for rank in self.trace.meta.ranks]
 
     @cached_property
+    def categories(self) -> list[int]:
+        """Which of CATEGORIES the rows hold."""
+        category = self.rows.category
+        if isinstance(category, Codes):
+            return category.used()
+        parts = [np.unique(category[at : at + _AT_ONCE]) for at in range(0, len(category), _AT_ONCE)]
+        return sorted({int(number) for part in parts for number in part.tolist()})
+
+    @cached_property
     def groups(self) -> tuple[Values, np.ndarray, np.ndarray]:
         """For each position of the rows the kind of its span: (code[n], category of each code, name's code of each code).
 

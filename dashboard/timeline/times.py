@@ -99,6 +99,11 @@ class Codes:
         """The numbers of spans that are known already."""
         return self._code_of.take(self._category.take(spans))
 
+    def used(self) -> list[int]:
+        """The numbers that occur, of all spans of the trace."""
+        occurs = np.bincount(self._category.astype(np.uint8), minlength=256)[: len(self._code_of)]
+        return sorted(set(self._code_of[np.flatnonzero(occurs)].tolist()))
+
     def beside(self, pair_of: np.ndarray, name: np.ndarray, names: int) -> "Pairs":
         """The same for pairs of this number and that of the name.
 

@@ -39,9 +39,9 @@ def test_a_report_is_for_every_screen_and_for_paper(browser: Browser, tmp_path: 
         assert [item["id"] for item in page.evaluate("axe.run()")["violations"]] == []
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         colours[theme] = page.evaluate(COLOURS)
-        assert not page.locator("pre").first.is_visible()
+        assert not page.locator("details .evidence").first.is_visible()
         page.emulate_media(media="print")
-        assert page.locator("pre").first.is_visible()
+        assert page.locator("details .evidence").first.is_visible()
         assert page.evaluate(BROKEN) == []
         colours[f"{theme} on paper"] = page.evaluate(COLOURS)
     assert colours["light"] != colours["dark"]

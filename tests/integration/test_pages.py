@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page
 from .browser import LONG_MS, needs_chromium, visited
 from .ranks import REPOSITORY
 from .test_dashboard import PAGES, serve, stop, wait_for
+from .test_timeline_page import open_at, until
 
 SAMPLES = REPOSITORY / "samples" / "traces"
 
@@ -90,6 +91,10 @@ def test_a_phone_scrolls_tables_and_never_the_page(page: Page, address: str) -> 
           return cell.querySelector('a') === null && cell.parentElement.children.length > 1 && lines > 2.5;
         }).map(cell => cell.textContent)""")
         assert broken == [], name
+    open_page(page, address, "communication")
+    beyond = page.evaluate("""[...document.querySelectorAll('#page table:not(:has(thead)) td')]
+      .filter(cell => cell.getBoundingClientRect().right > innerWidth).map(cell => cell.textContent)""")
+    assert beyond == []
 
 
 def test_a_phone_shows_names_of_lanes_and_spans_whole(page: Page, address: str) -> None:
@@ -260,3 +265,10 @@ def test_new_steps_leave_alone_what_somebody_holds(page: Page, tmp_path: Path) -
     finally:
         page.goto("about:blank")
         stop(process)
+
+
+def test_names_come_by_themselves(page: Page, slow_rank: str) -> None:
+    """What is drawn first has its names soon, also where the answer comes before anything else was drawn."""
+    for address in ("timeline", "timeline?step=10", "timeline?from=1000000000&to=1000500000"):
+        open_at(page, f"{slow_rank}/{address}")
+        until(page, "[...window.tlkit.timeline.panes[0].names.values()].some(Boolean)")

@@ -137,6 +137,7 @@ def test_a_region_says_what_it_holds(page: Page, slow_rank: str) -> None:
     rows = {row.split("\t")[0]: row.split("\t") for row in panel.locator("table").last.inner_text().splitlines()}
     assert rows["FORWARD"][2] in {"2", "3"}  # of rank 1 the end of the step before may reach in
     assert "exposed" in page.locator("#timeline-overlap").inner_text()
+    assert "null" not in panel.inner_text()
     panel.get_by_text("lane or tensor").click()
     panel.get_by_text("allreduce.stem.weight").first.wait_for()
     assert page.evaluate("document.querySelector('#timeline-region').offsetHeight") < 2 * 850  # 300 rows scroll
@@ -224,6 +225,9 @@ def test_everything_by_keyboard(page: Page, slow_rank: str) -> None:
     press(page, "?")
     page.locator("#timeline-help h3").wait_for()
     press(page, "Escape")
+    assert page.locator("#timeline-help h3").count() == 0
+    assert page.locator("#timeline-region h3").count() == 1
+    press(page, "Escape")
     assert page.locator("#timeline-region h3").count() == 0
     assert page.evaluate("window.tlkit.timeline.chosen") == -1
     for _ in range(40):
@@ -239,16 +243,30 @@ def test_findings_lead_to_their_evidence(page: Page, slow_rank: str) -> None:
     page.get_by_text("See the evidence on the timeline").first.click()
     painted(page)
 
-    assert "forward spans of rank 1 in step" in page.locator("#timeline-focus").inner_text()
-    bright = page.evaluate(
+    assert "spans of “forward” of rank 1 in step" in page.locator("#timeline-focus").inner_text()
+    assert bright(page) == ["1:forward"]
+    low, high = map(int, painted(page).split(":"))
+    assert 60_000_000 < high - low < 200_000_000
+
+
+def bright(page: Page) -> list[str]:
+    """Ranks and categories of what is drawn and not pale."""
+    found: list[str] = page.evaluate(
         """(() => { const t = window.tlkit.timeline, pane = t.panes[0], tile = pane.tile, scale = (tile.high - tile.low) / tile.columns, found = new Set();
         for (let k = 0; k < tile.count; k++) { const item = pane.itemOfRow.get(tile.rows[tile.row[k]]);
           if (!t.isDim(pane, item, tile.category[k], tile.low + tile.left[k] * scale, tile.low + tile.right[k] * scale)) found.add(`${item.rank}:${t.rows.categories[tile.category[k]]}`); }
-        return [...found]; })()"""
+        return [...found].sort(); })()"""
     )
-    assert bright == ["1:forward"]
-    low, high = map(int, painted(page).split(":"))
-    assert 60_000_000 < high - low < 200_000_000
+    return found
+
+
+def test_evidence_of_all_ranks_is_seen_where_ranks_are_collapsed(page: Page, slow_rank: str) -> None:
+    """The first ranks are opened for it: a collapsed one has a single row, which may be another."""
+    open_at(page, f"{slow_rank}/timeline?step=10&show=data")
+
+    assert "spans of “waiting for data” in step 10" in page.locator("#timeline-focus").inner_text()
+    assert page.evaluate("[...window.tlkit.timeline.options.unfolded]") == [0, 1]
+    assert bright(page) == ["0:data", "1:data"]
 
 
 def test_the_critical_path_is_on_the_timeline(page: Page, slow_rank: str) -> None:

@@ -3,9 +3,10 @@
 import gc
 import glob
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,9 @@ from .source import Source
 _NOTHING: Final = b" \t\r\n[\0"
 _FIRST_LINES_NBYTES: Final = 2048
 
+Elsewhere = Callable[[int], bool]
+"""See `open_trace`."""
+
 
 def open_trace(
     paths: str | Path | Sequence[str | Path],
@@ -36,6 +40,7 @@ def open_trace(
     progress: Progress = lambda _done, _total: None,
     use_cache: bool = True,
     siblings: bool = True,
+    elsewhere: Elsewhere = lambda _nbytes: False,
 ) -> Trace:
     """Read a trace.
 
@@ -44,6 +49,8 @@ def open_trace(
         progress: called with the bytes read and the bytes in all.
         siblings: whether naming one shard of ours means those of the other ranks, too.
         use_cache: whether a large trace is kept as Arrow files when it was read, and taken from there the next time (`cache.py`).
+        elsewhere: called with the size of files that would be kept and are not yet; it may have another process read and keep
+            them, and returns whether that has happened.
 
     Raises:
         TraceNotFoundError: nothing is there.
@@ -77,27 +84,32 @@ def open_trace(
             "an sqlite export "
             "of Nsight Systems, or other Chrome trace JSON; plain, gzip or zstd"
         )
+    open_sources = partial(_read, progress=progress, use_cache=use_cache, elsewhere=elsewhere)
     if set(known) == {own_format.NAME, kineto.NAME}:
         own, of_profiler = (
-            _open_one_kind(formats[name], known[name], progress, use_cache=use_cache, complete_family=complete_family)
+            _open_one_kind(formats[name], known[name], open_sources, complete_family=complete_family)
             for name in (own_format.NAME, kineto.NAME)
         )
         return with_profile(own, of_profiler, [kineto.written_beside(source) for source in known[kineto.NAME]])
     if len(known) > 1:
         raise TraceError(f"these files are of several formats ({', '.join(sorted(known))}): open one kind at a time")
     ((name, sources),) = known.items()
-    return _open_one_kind(formats[name], sources, progress, use_cache=use_cache, complete_family=complete_family)
+    return _open_one_kind(formats[name], sources, open_sources, complete_family=complete_family)
 
 
 def _open_one_kind(
-    reader: Format, sources: list[Source], progress: Progress, *, use_cache: bool, complete_family: bool
+    reader: Format,
+    sources: list[Source],
+    open_sources: Callable[[Format, list[Source]], Trace],
+    *,
+    complete_family: bool,
 ) -> Trace:
     notes: list[str] = []
     if reader.NAME == own_format.NAME:
         if complete_family:
             sources = _with_siblings(sources)
         sources, notes = _of_one_run(sources)
-    trace = _read(reader, sources, progress, use_cache=use_cache)
+    trace = open_sources(reader, sources)
     if why := why_of(sources[0].path.parent):
         notes.append(f"set aside by the flight recorder: {why}")
     return replace(trace, meta=replace(trace.meta, notes=(*trace.meta.notes, *notes)))
@@ -117,10 +129,16 @@ def files_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     return [source.path for source in sources]
 
 
-def _read(reader: Format, sources: Sequence[Source], progress: Progress, *, use_cache: bool) -> Trace:
+def _read(
+    reader: Format, sources: Sequence[Source], progress: Progress, *, use_cache: bool, elsewhere: Elsewhere
+) -> Trace:
     key = cache.key_of(sources, reader.NAME) if use_cache else None
-    if key is not None and (kept := cache.load(key, sources)) is not None:
-        return kept
+    if key is not None:
+        kept = cache.load(key, sources)
+        if kept is None and elsewhere(sum(source.path.stat().st_size for source in sources)):
+            kept = cache.load(key, sources)
+        if kept is not None:
+            return kept
     with _no_garbage_collection():
         trace = align(_read_files(reader, sources, progress))
     return trace if key is None else cache.store(key, trace, sources)

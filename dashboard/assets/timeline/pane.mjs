@@ -62,7 +62,7 @@ export class Pane {
     }
     if (this.path.length) this.drawPath(g, view);
     this.labels(g);
-    if (this.words) { g.fillStyle = colour("--soft"); g.font = "600 11px system-ui, sans-serif"; g.textAlign = "right"; g.fillText(this.words, this.left + this.width - 6, this.top + 9); g.textAlign = "left"; }
+    if (this.words) { g.font = "600 11px system-ui, sans-serif"; const wide = g.measureText(this.words).width + 8; g.fillStyle = colour("--paper"); g.fillRect(this.left + this.width - wide - 2, this.top + 1, wide, 16); g.fillStyle = colour("--soft"); g.textAlign = "right"; g.fillText(this.words, this.left + this.width - 6, this.top + 9); g.textAlign = "left"; }
   }
 
   gridlines(g, view) {

@@ -31,8 +31,9 @@ export function describeSpan(span, act) {
     ...(span.step >= 0 ? [["step", String(span.step)]] : []),
     ["begins", moment(span.start_ns)], ["ends", moment(span.start_ns + span.dur_ns)], ["takes", `${duration(span.dur_ns)} (${span.dur_ns.toLocaleString("en")} ns)`],
     ...(span.exposed_ns ? [["exposed", `${duration(span.exposed_ns)}: the training waits meanwhile`]] : []),
-    ...span.args.map(([key, value, unit]) => [key, unit === "ns" ? moment(value) : String(value)]),
   ];
+  const said = new Set(rows.map(([key, value]) => `${key}=${value}`)); // an arg that repeats it says nothing
+  rows.push(...span.args.map(([key, value, unit]) => [key, unit === "ns" ? moment(value) : String(value)]).filter(([key, value]) => !said.has(`${key}=${value}`)));
   const flows = span.flows.map(([from, start, to, end, words]) => {
     const goTo = from === span.row && start === span.start_ns ? [to, end] : words === "submitted" || words === "launched" ? [from, start] : [to, end];
     return element("li", {}, element("button", { type: "button", class: "plain", onclick: () => act.select(goTo[0], goTo[1]) }, `${words}, ${moment(goTo[1])}`));
@@ -65,7 +66,7 @@ export function describeRegion(found, by, act) {
     table([["name"], ["category"], ["count", true], ["sum", true], ["mean", true], ["longest", true], ["exposed", true]],
       found.groups.map(row => [element("button", { type: "button", class: "plain", title: row.name, onclick: () => act.search(row.name) }, row.name), named(row.category), row.count.toLocaleString("en"), duration(row.sum_ns), duration(row.mean_ns), duration(row.longest_ns), row.exposed_ns === null ? "–" : row.exposed_ns ? duration(row.exposed_ns) : ""])),
     found.other_groups ? element("p", { class: "soft" }, `and ${found.other_groups.toLocaleString("en")} more with less time`) : null,
-  ];
+  ].filter(part => part !== null); // whoever puts them into the page would write the word
 }
 
 /** Controls stand on the page as descriptions, since they belong to the script alone: they become what they describe. */

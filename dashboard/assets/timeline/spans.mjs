@@ -3,7 +3,7 @@ import { element, table } from "./panels.mjs";
 import { json } from "./server.mjs";
 import { duration, moment } from "./units.mjs";
 
-const PAGE = 50, MAX_FOUND_BY_ARGS = 500;
+const PAGE = 50, MAX_BUTTONS = 16, MAX_FOUND_BY_ARGS = 500;
 const COLUMNS = [["name", false, "name"], ["lane", false, "lane"], ["rank", true, "rank"], ["step", true, "step"], ["begins", true, "start"], ["takes", true, "duration"], ["exposed", true, "exposed"]];
 
 export class Spans {
@@ -82,13 +82,16 @@ export class Spans {
     const { found } = this, last = Math.min(this.offset + found.spans.length, found.count);
     const row = span => [element("button", { type: "button", class: "plain", title: span.name, onclick: () => this.act.go(span.number) }, span.name), span.lane, String(span.rank), span.step >= 0 ? String(span.step) : "", moment(span.start_ns), duration(span.dur_ns), span.exposed_ns ? duration(span.exposed_ns) : ""];
     const change = values => () => { Object.assign(this, values); this.offset = 0; this.show(); };
-    const ranks = Object.entries(found.by_rank).slice(0, 16);
+    const ranks = Object.entries(found.by_rank), counted = ([rank, count]) => `${rank}: ${count.toLocaleString("en")}`;
+    const ofRanks = () => ranks.length > MAX_BUTTONS
+      ? [element("select", { "aria-label": "spans of rank", onchange: event => change({ rank: +event.target.value })() }, element("option", { value: "" }, "all ranks"), ...ranks.map(item => element("option", { value: item[0] }, `rank ${counted(item)}`)))]
+      : ranks.length > 1 ? ranks.map(item => element("button", { type: "button", onclick: change({ rank: +item[0] }) }, counted(item))) : [];
     const page = (label, offset, can) => element("button", { type: "button", disabled: !can, onclick: () => { this.offset = offset; this.show(); } }, label);
     this.place.replaceChildren(
       element("h3", {}, this.wanted ? `Spans with “${this.wanted}”` : "Spans", ` (${found.count.toLocaleString("en")})`),
       element("div", { class: "toolbar" },
         ranks.length > 1 || this.rank !== null ? element("span", { class: "soft" }, "by rank") : null,
-        ...(this.rank !== null ? [element("button", { type: "button", onclick: change({ rank: null }) }, `rank ${this.rank} ×`)] : ranks.length > 1 ? ranks.map(([rank, count]) => element("button", { type: "button", onclick: change({ rank: +rank }) }, `${rank}: ${count.toLocaleString("en")}`)) : []),
+        ...(this.rank !== null ? [element("button", { type: "button", onclick: change({ rank: null }) }, `rank ${this.rank} ×`)] : ofRanks()),
         this.step !== null ? element("button", { type: "button", onclick: change({ step: null }) }, `step ${this.step} ×`) : null,
         this.category ? element("button", { type: "button", onclick: change({ category: "" }) }, `${this.category} ×`) : null,
         this.act.region() ? element("button", { type: "button", "aria-pressed": String(this.inRegion), onclick: change({ inRegion: !this.inRegion }) }, "in the region only") : null,

@@ -13,6 +13,9 @@ import { Spans } from "./spans.mjs";
 import { duration } from "./units.mjs";
 import { View } from "./view.mjs";
 
+/** Collapsed ranks that are opened where evidence is of all of them. */
+const FOCUS_RANKS = 2;
+
 const byId = name => document.getElementById(`timeline-${name}`);
 
 export class Timeline {
@@ -84,7 +87,7 @@ export class Timeline {
   rearrange() { this.arrange(); this.remember(); return this.ask(); }
 
   legend() {
-    const { categories, colours, labels } = this.rows, shown = categories.map((name, k) => [labels[k], colours[k]]);
+    const { used, colours, labels } = this.rows, shown = used.map(k => [labels[k], colours[k]]);
     byId("legend").replaceChildren(...shown.map(([label, fill]) => element("span", {}, swatch(fill), label)));
     byId("path").hidden = !this.rows.has_path;
     byId("beside").querySelector("[value=run]").hidden = !this.rows.compares;
@@ -106,6 +109,10 @@ export class Timeline {
       try { step = await json("step", { number: asked.step }); this.view.show(step.low_ns - (step.high_ns - step.low_ns) * 0.1, step.high_ns + (step.high_ns - step.low_ns) * 0.1); this.stepShown = asked.step; } catch (error) { this.say(error.message); }
     }
     if (!this.rows.categories.includes(asked.show)) asked.show = "";
+    if (asked.show && !ranks) { // what is to be seen of all ranks is seen on the first ones, also where ranks are collapsed
+      for (const rank of [...new Set(this.rows.ranks)].slice(0, FOCUS_RANKS)) options.unfolded.add(rank);
+      this.arrange();
+    }
     if (asked.show || asked.ranks) this.focus = { show: asked.show || "", ranks: asked.ranks ? new Set(ranks) : null, ...(step ? { low: step.low_ns, high: step.high_ns } : {}) };
     if (ranks && asked.scroll === undefined) this.toRank(ranks[0]);
     if (asked.to > asked.from) this.view.show(asked.from, asked.to);
@@ -121,7 +128,8 @@ export class Timeline {
   sayFocus() {
     const place = byId("focus"), { focus } = this;
     if (!focus) { place.replaceChildren(); return; }
-    const words = [focus.show && `${focus.show} spans`, focus.ranks && `of rank ${[...focus.ranks].join(", ")}`, this.stepShown !== undefined && `in step ${this.stepShown}`].filter(Boolean).join(" ");
+    const label = this.rows.labels[this.rows.categories.indexOf(focus.show)];
+    const words = [focus.show && `spans of “${label}”`, focus.ranks && `of rank ${[...focus.ranks].join(", ")}`, this.stepShown !== undefined && `in step ${this.stepShown}`].filter(Boolean).join(" ");
     place.replaceChildren(`The evidence: ${words}. The rest is pale. `, element("button", { type: "button", onclick: () => { this.focus = null; this.sayFocus(); this.remember(); this.draw(); } }, "show all"));
   }
 
@@ -157,7 +165,6 @@ export class Timeline {
       do { this.again = false; await Promise.all(this.panes.filter(pane => pane.layout).map(pane => pane.ask(this.view, this.hasPath))); this.draw(); } while (this.again);
     } catch (error) { this.say(`no answer: ${error.message}`); } finally { this.busy = false; }
     if (this.isRestored) this.element.dataset.painted = `${Math.floor(this.view.low)}:${Math.ceil(this.view.high)}`;
-    for (const pane of this.panes) pane.label().then(isNew => { if (isNew) this.draw(); }).catch(error => this.say(error.message));
   }
 
   draw() {
@@ -171,6 +178,8 @@ export class Timeline {
     g.setTransform(ratio, 0, 0, ratio, 0, 0); g.fillStyle = colour("--paper"); g.fillRect(0, 0, wide, high);
     for (const pane of this.panes) if (pane.layout) { pane.draw(g, this.view, this); if (pane.top > AXIS + STEPS) { g.fillStyle = colour("--soft"); g.fillRect(0, pane.top - 2, wide, 2); } }
     drawAxis(g, this); drawFlows(g, this); drawRegion(g, this); drawMarkers(g, this); drawPointer(g, this);
+    // Only what is on the screen has room for a name or not; while more is awaited, that is about to change.
+    if (!this.busy) for (const pane of this.panes) if (pane.layout) pane.label().then(isNew => { if (isNew) this.draw(); }).catch(error => this.say(error.message));
   }
 
   zoom(factor, about) { this.view.zoom(factor, about); this.remember(); return this.ask(); }
@@ -238,7 +247,10 @@ export class Timeline {
     else this.say("");
     this.draw();
   }
-  letGo() { this.chosen = -1; this.span = null; this.flows = []; this.region = null; this.regionRows = null; this.focus = null; this.sayFocus(); byId("region").replaceChildren(); this.say(""); this.remember(); this.draw(); }
+  letGo() {
+    if (byId("help").childElementCount) { byId("help").replaceChildren(); return; }
+    this.chosen = -1; this.span = null; this.flows = []; this.region = null; this.regionRows = null; this.focus = null; this.sayFocus(); byId("region").replaceChildren(); this.say(""); this.remember(); this.draw();
+  }
 
   // Regions and markers.
   snapped(x, y, isRuler) {
@@ -317,7 +329,7 @@ export class Timeline {
       let there = null;
       try { there = await json("step", { number: wanted, run: other.run }); } catch { there = await json("step", { number: (await json("steps", { low: 0, high: 2 ** 52, run: other.run })).numbers[0] ?? 0, run: other.run }); }
       other.shift = there.low_ns - here.low_ns; other.first = this.panes[0].first;
-      const length = step => duration(step.high_ns - step.low_ns);
+      const length = step => duration(step.took_ns);
       this.panes[0].words = `step ${number}: ${length(here)}`; other.words = `${what === "run" ? "the other run, " : "a usual one, "}step ${wanted}: ${length(there)}`;
       await other.load(); this.panes.push(other); this.stepShown = number;
       if (this.view.length > 3 * (here.high_ns - here.low_ns)) this.view.show(here.low_ns - (here.high_ns - here.low_ns) * 0.1, Math.max(here.high_ns, here.low_ns + there.high_ns - there.low_ns) + (here.high_ns - here.low_ns) * 0.1);

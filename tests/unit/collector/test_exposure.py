@@ -114,7 +114,7 @@ def test_every_exposed_moment_belongs_to_one_collective(name: str) -> None:
     exposed = sum(float(facts.part(part).mean()) for part in EXPOSED if part != IDLE)
     by_collective = float(exposed_by_collective(facts)["exposed_ns"].sum()) / facts.steps.start_ns.size
     assert by_collective == pytest.approx(exposed, rel=0.03)
-    for what in ("tensor", "layer", "caller", "process set"):
+    for what in ("tensor", "layer", "caller", "kind", "process set"):
         assert float(exposed_by(facts, what)["exposed_ns"].sum()) == pytest.approx(by_collective, rel=0.03), what
 
 

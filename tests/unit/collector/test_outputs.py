@@ -16,6 +16,7 @@ from tlkit.collector import analyze, make_report
 from tlkit.collector.commands.analyze import main
 from tlkit.collector.compare.baseline import check_change, read_baseline
 from tlkit.collector.model.breakdown import PARTS
+from tlkit.collector.reports.evidence import evidence_rows
 from tlkit.collector.reports.html import to_html
 from tlkit.collector.reports.summary import summarize
 from tlkit.timeline.errors import UsageError
@@ -94,9 +95,9 @@ def test_words_of_a_report_begin_in_line() -> None:
     assert (
         text.count("<table") == len(re.findall('<div class="scrolls"[^>]*><table', text)) > 1
     )  # on a phone tables scroll, not the page
-    evidence = re.findall("<pre>(.*?)</pre>", text, re.DOTALL)
-    assert [len(found.splitlines()) for found in evidence] == [
-        len(finding.evidence) for finding in summarize(analysis).shown_findings
+    evidence = re.findall('<p class="evidence">(.*?)</p>', text, re.DOTALL)
+    assert [len(found.split("<br>")) for found in evidence] == [
+        len(evidence_rows(finding.evidence)) for finding in summarize(analysis).shown_findings
     ]
 
 

@@ -1,6 +1,7 @@
 """The parts of the collector that need no network."""
 
 import json
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,13 @@ from tlkit.collector import Analysis, analyze
 from tlkit.collector.reports.report import make_report
 from tlkit.collector.service import jobs as jobs_module
 from tlkit.collector.service import live as live_module
+from tlkit.collector.service import serving
 from tlkit.collector.service.alerts import ARRIVAL_S, Alerts
 from tlkit.collector.service.jobs import Jobs
 from tlkit.collector.service.live import SUMS_STEPS, Follower
 from tlkit.collector.service.metrics import MAX_LABEL, label, to_prometheus
 from tlkit.collector.service.store import ShardStore
-from tlkit.timeline.errors import TraceNotFoundError
+from tlkit.timeline.errors import TraceNotFoundError, UsageError
 from tlkit.timeline.model.trace import COUNTER_COLUMNS, make_table
 from tlkit.timeline.read.open import files_of
 from tlkit.timeline.record.sampled_format import NO_STEP, SampledFormat
@@ -255,3 +257,14 @@ def test_an_analysis_waits_for_as_long_as_it_kept_a_core(
     follower._run()
 
     assert waits == [expected_s]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_no_part_of_an_answer_waits_for_another(host: str) -> None:
+    """A body is sent before its header is acknowledged, which the other side may put off."""
+    try:
+        listener = serving._listen(host, 0)
+    except UsageError:
+        pytest.skip("this machine has no such address")
+    with listener, socket.create_connection(listener.getsockname()[:2]), listener.accept()[0] as accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -11,6 +11,7 @@ from tlkit.collector.kept import analyze_kept
 from tlkit.dashboard import cli
 from tlkit.dashboard.app import first_screen, page, pages_of
 from tlkit.dashboard.opening import Opening
+from tlkit.dashboard.run_header import describe_trace
 from tlkit.dashboard.source import Source
 from tlkit.timeline.errors import TraceError
 from tlkit.timeline.model.trace import Trace
@@ -38,7 +39,7 @@ def test_it_says_what_is_known_and_ends_in_the_pages() -> None:
     assert source.status == "reading", "a live region that is said each second"
 
     def hold(trace: Trace) -> None:
-        opening.analysing(trace)
+        opening.analysing(describe_trace(trace))
         is_read.set()
         assert goes_on.wait(60)
 

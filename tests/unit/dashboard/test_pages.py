@@ -101,11 +101,30 @@ def test_two_runs_are_aligned_by_step(slow: Analysis) -> None:
     assert "median 94.8 ms" in now["name"]
 
 
+def test_a_comparison_begins_with_what_changed(slow: Analysis) -> None:
+    """And with what limits it: the two runs read different input."""
+    shown = str(page(Source(slow, others=OtherRuns([str(SAMPLES / "healthy")], None)), "compare", "", "light"))
+    assert re.search(
+        r"A step takes 8\.7 ms longer than in healthy \(\+10\.1%\)\. The parts .*: backward -24\.3 ms, ", shown
+    )
+    assert shown.index("times as much input") < shown.index("The two runs")
+    same = str(page(Source(slow, others=OtherRuns([str(SAMPLES / "slow-rank")], None)), "compare", "", "light"))
+    assert "A step takes as long as in slow-rank" in same
+
+
+def test_exposed_time_has_groups_that_say_something(slow: Analysis) -> None:
+    """By kind and size where neither tensors nor callers are known; and not by process set where there is one."""
+    shown = str(page(Source(slow), "communication", "", "light"))
+    assert "href='/communication?by=kind'" in shown
+    assert "process+set" not in shown
+    assert "allreduce of 298 kB" in str(page(Source(slow), "communication", "?by=kind", "light"))
+
+
 def test_two_samples_of_a_rank_are_no_curve(slow: Analysis) -> None:
     """However many ranks there are; what stands still is said in numbers that can be read."""
     found = {item.name: item for item in figures_device.counters(slow)}
     assert found["process cpu"].figure is None
-    assert found["host memory used"].words == "1.065G to 1.092G bytes"
+    assert found["host memory used"].words == "1.07 GB to 1.09 GB"
     assert found["forward cpu"].figure is not None
 
 
@@ -189,7 +208,13 @@ def test_tables_of_many_ranks_say_what_they_leave_out(slow: Analysis, monkeypatc
 
 @pytest.mark.parametrize(
     ("longest_ns", "said"),
-    [(9_150_000, "9.2 ms"), (1_500_000_000, "1500.0 ms"), (2_000_000_000, "2.0 s"), (7200 * 10**9, "2.0 h")],
+    [
+        (9_150_000, "9.2 ms"),
+        (1_500_000_000, "1.50 s"),
+        (2_000_000_000, "2.0 s"),
+        (7200 * 10**9, "2.0 h"),
+        (8 * 86_400 * 10**9, "8.0 days"),
+    ],
 )
 def test_the_header_tells_short_runs_from_none(slow: Analysis, longest_ns: int, said: str) -> None:
     spans = slow.trace.spans.iloc[:1].assign(start_ns=0, dur_ns=longest_ns)
