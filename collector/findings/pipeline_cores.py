@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from ...timeline.vocabulary import Category
+from ...timeline.vocabulary import STAGE_WORK, Category
 from ..facts import Facts
 from ..model.arrays import Floats, Mask, Matrix
 from ..model.stages import Pipeline, counted_pipeline
@@ -22,6 +22,9 @@ _DATA: Final = str(Category.DATA)
 
 def pipelines_of(facts: Facts) -> dict[int, Pipeline]:
     """What was counted of the pipelines, by row of the rank; ranks of which nothing was are left out."""
+    # Asked once: most traces have none, and thousands of names.
+    if not facts.trace.counters["name"].cat.categories.str.startswith(STAGE_WORK).any():
+        return {}
     found = {row: counted_pipeline(facts.trace, facts.steps, rank) for row, rank in enumerate(facts.ranks)}
     return {row: pipeline for row, pipeline in found.items() if pipeline is not None}
 

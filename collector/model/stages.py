@@ -20,8 +20,9 @@ from .steps import Steps
 ROOT: Final = f"{STAGE}Root"
 #: Characters of args that are looked at.
 _MAX_ARGS: Final = 65536
-#: Stages that run a function of the user's, and those that read; any other hands on what they have made.
+#: Stages of such names run a function of the user's.
 _WITH_FUNCTION: Final = ("Map", "Filter", "Interleave", "Generator", "Scan", "GroupBy")
+#: What these hand on others have made.
 _HANDS_ON: Final = frozenset(
     {"Root", "Prefetch", "Batch", "ParallelBatch", "Shuffle", "ShuffleAndRepeat", "Repeat", "Zip"}
 )

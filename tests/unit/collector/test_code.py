@@ -137,6 +137,30 @@ def test_the_call_of_a_compiled_step_is_no_code_of_the_loop(framework: str, line
     assert ("host-code" in found) == is_told
 
 
+@pytest.mark.parametrize(("framework", "is_told"), [("jax", True), ("keras", False)])
+def test_a_line_that_calls_operations_one_by_one_is_code_of_the_loop(framework: str, *, is_told: bool) -> None:
+    """A fifth of it is while the step before is computed; of Keras's fit() everything is."""
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"forward": 10, "host": 150})))
+    trace = replace(trace, meta=replace(trace.meta, framework=framework))
+    update = "train.py:90 update (in jax)"
+
+    def seen(part: str) -> Line:
+        return update if part in {"other", "forward"} else "train.py:80 <module> (in jax)"
+
+    found = {finding.cause for finding in analyze(looked_at(trace, dict.fromkeys(range(2), seen))).findings}
+
+    assert ("host-code" in found) == is_told
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_a_compiled_loop_without_gradients_cannot_be_told(framework: str) -> None:
+    """None of its parts was recorded: the loop's own code is not all that is left."""
+    trace = make_trace(jittered(uniform(2, STEPS, {"host": 90.0, "wait:collective": 2.0})))
+    trace = replace(trace, meta=replace(trace.meta, framework=framework))
+
+    assert ("host-code" in {finding.cause for finding in analyze(trace).findings}) == (framework == "torch")
+
+
 def test_what_other_ranks_do_as_well_is_not_the_slow_ones() -> None:
     """The line that only the slow rank spends its time at is named."""
 

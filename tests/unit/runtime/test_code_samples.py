@@ -25,8 +25,8 @@ from .doubles import start
 STEPS, STEP_S = 100, 0.01
 
 
-def test_whose_code_a_file_is() -> None:
-    """The toolkit's, a package's, Python's, or the user's."""
+def test_whose_code_a_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toolkit's, a package's, Python's, PyTorch's that compiles, or the user's."""
     packages, standard = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
 
     assert library_of(stacks.__file__) == "tlkit"
@@ -40,6 +40,11 @@ def test_whose_code_a_file_is() -> None:
     assert library_of("/home/somebody/train.py") == ""
     assert library_of("/tmp/ipykernel_7/1234.py") == ""
     assert library_of("<ipython-input-3-abc>") == ""
+    assert library_of("/tmp/torchinductor_somebody/sq/csqmtuosjxfs.py") == "torch"
+    assert library_of("<eval_with_key>.7 from /home/somebody/train.py:3 in forward") == "torch"
+    assert library_of("/data/compiled/sq/csqmtuosjxfs.py") == ""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/data/compiled/")
+    assert library_of("/data/compiled/sq/csqmtuosjxfs.py") == "torch"
 
 
 @pytest.fixture
