@@ -1,5 +1,6 @@
 """Functions that a framework compiles or traces, which a training does once: again, if it hands over another shape or number."""
 
+import logging
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ MIN_NS: Final = 1_000_000
 #: Of JAX's measurements those that begin so are parts of making a program.
 _OF_COMPILING: Final = "/jax/core/compile/"
 
+_log = logging.getLogger("tlkit.instrument")
 _patches = Patches()
 
 
@@ -38,7 +40,10 @@ def install() -> None:
     def recorded_compile(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
         if "torch._dynamo" in sys.modules:
-            _listen_to_dynamo()
+            try:
+                _listen_to_dynamo()
+            except Exception:  # the training compiles whatever happens to our records
+                _log.warning("what this torch compiles cannot be recorded", exc_info=True)
         return made
 
     _patches.replace(torch, "compile", recorded_compile)
@@ -86,13 +91,17 @@ def _listen_to_dynamo() -> None:
     original = CompilationCallbackHandler.install_callbacks
 
     @contextmanager
-    def recorded(self: Any, trigger: Any, compile_id: str) -> Generator[None, Any, Any]:
+    def recorded(*args: Any, **kwargs: Any) -> Generator[None, Any, Any]:
+        # Which arguments there are depends on the version; the last one is the number by which torch's own logs name it.
         start_ns = recorder.now_ns()
-        with original(self, trigger, compile_id):
+        with original(*args, **kwargs):
             try:
                 yield
             finally:
                 if recorder.is_training_thread():
-                    compiled(start_ns, recorder.now_ns(), f"torch.compile [{compile_id}]")
+                    number = next(
+                        (f" [{one}]" for one in (*kwargs.values(), *reversed(args)) if isinstance(one, str)), ""
+                    )
+                    compiled(start_ns, recorder.now_ns(), f"torch.compile{number}")
 
     _patches.replace(CompilationCallbackHandler, "install_callbacks", recorded)

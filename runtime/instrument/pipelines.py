@@ -48,7 +48,12 @@ def watch(iterator: Any) -> None:
 def sample(_: float) -> Iterator[Sample]:
     """The work on a batch of each stage since the last time, of the pipeline that has worked most."""
     found: dict[str, tuple[float, int]] = {}
-    for iterator, seen in list(_known.items()):
+    # Taken in one go: the training may make an iterator meanwhile.
+    for reference in _known.keyrefs():
+        iterator = reference()
+        seen = None if iterator is None else _known.get(iterator)
+        if seen is None:
+            continue
         try:
             nodes, output = _model(iterator)
         except Exception:  # not tuned, or a version that cannot tell

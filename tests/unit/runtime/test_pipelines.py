@@ -103,3 +103,21 @@ def test_models_that_ask_in_a_circle_end(iterator: Iterator) -> None:
     """No damage hangs the sampler."""
     iterator.nodes = {1: Node("Root", 1, 1_000, [2]), 2: Node("Map", 1, 1_000, [1])}
     assert len(list(pipelines.sample(1.0))) <= 2 * pipelines.MAX_STAGES
+
+
+def test_iterators_may_be_made_and_go_meanwhile(iterator: Iterator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the training's thread, while the sampler's asks."""
+    others: list[Iterator] = []
+
+    def told(asked: Iterator) -> tuple[dict[int, Node], int]:
+        others.append(Iterator())
+        pipelines.watch(others[-1])
+        return asked.nodes, 1
+
+    monkeypatch.setattr(pipelines, "_model", told)
+    iterator.nodes = {1: Node("Root", 10, 10_000)}
+    assert dict(pipelines.sample(1.0)) == {f"{STAGE_WORK}Iterator::Root": 1_000}
+    count = len(others)
+    others.clear()
+    assert count
+    assert not list(pipelines.sample(1.0))  # nothing has been made since
