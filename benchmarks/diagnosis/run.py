@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,11 @@ def record(into: Path, cases: Sequence[Case], steps: int, rounds: int, clean_rou
             folder.parent.mkdir(parents=True, exist_ok=True)
             (folder.parent / "case.json").write_text(json.dumps(case.as_json(), indent=2) + "\n", encoding="utf-8")
     return record_all(runs, lambda line: print(line, flush=True))
+
+
+def profiled(cases: Sequence[Case]) -> list[Case]:
+    """The cases of DistributedDataParallel, as torch.profiler records them."""
+    return [replace(case, ddp="profiler") for case in cases if case.ddp]
 
 
 def recorded_cases(folder: Path) -> list[Case]:
@@ -191,6 +197,9 @@ def make_parser() -> argparse.ArgumentParser:
     training.add_argument("--steps", type=int, default=60, help="steps of each run (default 60)")
     training.add_argument("--rounds", type=int, default=3, help="runs with and without the fault (default 3)")
     training.add_argument(
+        "--profiled", action="store_true", help="the cases of DDP alone, recorded by torch.profiler, not tlkit.instrument()"
+    )
+    training.add_argument(
         "--clean-rounds", type=int, help="in how many rounds the run without the fault is made (default all)"
     )
     output = argparse.ArgumentParser(add_help=False)
@@ -204,6 +213,11 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _to_train(arguments: argparse.Namespace) -> list[Case]:
+    cases = chosen(SETS[arguments.set], arguments.only)
+    return profiled(cases) if arguments.profiled else cases
+
+
 def main(argv: Sequence[str]) -> int:
     """Record, judge, or both; returns the exit status."""
     words = (
@@ -211,7 +225,7 @@ def main(argv: Sequence[str]) -> int:
     )
     arguments = make_parser().parse_args(words)
     if arguments.command == "record":
-        cases = chosen(SETS[arguments.set], arguments.only)
+        cases = _to_train(arguments)
         failed = record(arguments.into, cases, arguments.steps, arguments.rounds, arguments.clean_rounds)
         return 1 if failed else 0
     if arguments.command == "judge":
@@ -221,7 +235,7 @@ def main(argv: Sequence[str]) -> int:
         rows = judge(arguments.folder, chosen(kept, arguments.only))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            cases = chosen(SETS[arguments.set], arguments.only)
+            cases = _to_train(arguments)
             if record(Path(folder), cases, arguments.steps, arguments.rounds, arguments.clean_rounds):
                 return 1
             rows = judge(Path(folder), cases)
