@@ -62,8 +62,16 @@ def chosen(cases: Sequence[Case], only: Sequence[str] | None) -> list[Case]:
     return found
 
 
-def record(into: Path, cases: Sequence[Case], steps: int, rounds: int, clean_rounds: int | None = None) -> int:
+def record(
+    into: Path,
+    cases: Sequence[Case],
+    steps: int,
+    rounds: int,
+    clean_rounds: int | None = None,
+    variables: Sequence[str] = (),
+) -> int:
     """Train every case, a round of all cases after the other; returns how many runs failed."""
+    settings = dict(variable.split("=", 1) for variable in variables)
     with_clean = rounds if clean_rounds is None else clean_rounds
     runs: list[tuple[str, Job, Path]] = []
     for number in range(1, rounds + 1):
@@ -80,6 +88,8 @@ def record(into: Path, cases: Sequence[Case], steps: int, rounds: int, clean_rou
                 runs.append((f"{case.name}, {number}, clean", case.job(steps, is_faulty=False), folder / "clean"))
             folder.parent.mkdir(parents=True, exist_ok=True)
             (folder.parent / "case.json").write_text(json.dumps(case.as_json(), indent=2) + "\n", encoding="utf-8")
+    if settings:
+        runs = [(name, replace(job, environment={**job.environment, **settings}), path) for name, job, path in runs]
     return record_all(runs, lambda line: print(line, flush=True))
 
 
@@ -197,7 +207,12 @@ def make_parser() -> argparse.ArgumentParser:
     training.add_argument("--steps", type=int, default=60, help="steps of each run (default 60)")
     training.add_argument("--rounds", type=int, default=3, help="runs with and without the fault (default 3)")
     training.add_argument(
-        "--profiled", action="store_true", help="the cases of DDP alone, recorded by torch.profiler, not tlkit.instrument()"
+        "--profiled",
+        action="store_true",
+        help="the cases of DDP alone, recorded by torch.profiler, not tlkit.instrument()",
+    )
+    training.add_argument(
+        "--variable", metavar="NAME=VALUE", action="append", help="a setting of all runs, HOROVOD_TIMELINE_LEVEL=steps"
     )
     training.add_argument(
         "--clean-rounds", type=int, help="in how many rounds the run without the fault is made (default all)"
@@ -226,7 +241,9 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(words)
     if arguments.command == "record":
         cases = _to_train(arguments)
-        failed = record(arguments.into, cases, arguments.steps, arguments.rounds, arguments.clean_rounds)
+        failed = record(
+            arguments.into, cases, arguments.steps, arguments.rounds, arguments.clean_rounds, arguments.variable or ()
+        )
         return 1 if failed else 0
     if arguments.command == "judge":
         kept = recorded_cases(arguments.folder)
@@ -236,7 +253,9 @@ def main(argv: Sequence[str]) -> int:
     else:
         with tempfile.TemporaryDirectory() as folder:
             cases = _to_train(arguments)
-            if record(Path(folder), cases, arguments.steps, arguments.rounds, arguments.clean_rounds):
+            if record(
+                Path(folder), cases, arguments.steps, arguments.rounds, arguments.clean_rounds, arguments.variable or ()
+            ):
                 return 1
             rows = judge(Path(folder), cases)
     if not rows:
