@@ -21,6 +21,8 @@ from .framework_words import Advice, advise, is_torch
 from .pipeline_cores import cores_sentence, freed_share, made_ns, pipelines_of, ran_beyond_ns, with_freed
 from .stages import stage_remedy, stage_sentence
 
+#: Ranks whose workers need this share of the others' time for a batch are as slow.
+ALIKE: Final = 0.8
 #: Waits shorter than this share of the step are the price of asking.
 MIN_RATIO: Final = 0.02
 #: Ranks with this share of the longest wait, beyond that of the quickest rank, are slow, too.
@@ -59,6 +61,7 @@ class SlowLoader:
         if facts.breakdown.on_device:
             asked = _asked_ns(facts)
             guilty |= (asked >= 0.5 * np.median(asked[guilty])) & (mean_by_rank >= MIN_RATIO * step_ns)
+        guilty = _with_their_like(facts, guilty)
         ranks = tuple(rank for rank, bad in zip(facts.ranks, guilty, strict=True) if bad)
         wait_ns, batches = float(mean_by_rank[guilty].mean()), _batches_of_a_step(facts)
         counted = pipelines_of(facts)
@@ -69,8 +72,7 @@ class SlowLoader:
         made = how_batches_are_made(facts, ranks)
         made["how"] = _how_it_is_spent(facts, guilty) if not made["workers"] else ""
         workers = int(made["workers"])
-        kept = np.where(guilty, 0.0, 1.0)[:, None]
-        outcome = facts.outcome(Change(work={str(Category.DATA): kept}, loading=np.broadcast_to(kept, waits_ns.shape)))
+        outcome = facts.outcome(_without_waits(facts, guilty))
         can_keep_up = 0 < _workers_needed(made, step_ns, wait_ns) <= workers
         made["cores_share"] = 0.0 if can_keep_up or not workers else round(loaders_share(facts), 2)
         if can_keep_up:
@@ -176,8 +178,28 @@ def _how_it_is_spent(facts: Facts, guilty: np.ndarray) -> str:
 def _cannot_keep_up(facts: Facts) -> np.ndarray:
     """Ranks whose workers are about as slow as the slowest rank's: the others' waits hide theirs.  bool[rank]."""
     needed = needed_ns(facts)
-    slow: np.ndarray = (needed > 0.8 * needed.max()) & (needed > 0.8 * facts.mean_step_ns)
+    slow: np.ndarray = (needed > ALIKE * needed.max()) & (needed > ALIKE * facts.mean_step_ns)
     return slow
+
+
+def _without_waits(facts: Facts, guilty: Mask) -> Change:
+    """Batches of some ranks that are there when they are asked for."""
+    kept = np.where(guilty, 0.0, 1.0)[:, None]
+    return Change(work={str(Category.DATA): kept}, loading=np.broadcast_to(kept, (len(facts.ranks), facts.steps.count)))
+
+
+def _with_their_like(facts: Facts, guilty: Mask) -> Mask:
+    """With those whose workers take about as long for a batch, if the ranks at fault would wait for them in turn.
+
+    The rank whose batch comes last waits for it alone; that the others' came a little earlier, and all wait then for the last
+    rank's gradients, makes them no quicker.
+    """
+    needed = needed_ns(facts)
+    alike = guilty | ((needed > 0) & (needed >= ALIKE * float(np.median(needed[guilty]))))
+    if alike.sum() == guilty.sum():
+        return guilty
+    some, all_of_them = (facts.outcome(_without_waits(facts, ranks)).gain for ranks in (guilty, alike))
+    return alike if all_of_them > MUCH_MORE * some + WORTH_RATIO else guilty
 
 
 def needed_ns(facts: Facts) -> Floats:

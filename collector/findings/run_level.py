@@ -202,7 +202,7 @@ def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outco
     hit = excess > 0
     part, share, by_part = _part_of(facts, hit)
     amount = float(excess[hit].mean())
-    on_slower_cores = are_slower_alike(facts, hit)
+    on_slower_cores = part in _COMPUTED and are_slower_alike(facts, hit)
     evidence: dict[str, Any] = {
         "mean_excess_ns": round(amount),
         "stalls": int(hit.sum()),

@@ -20,7 +20,7 @@ from .framework_words import Advice, advise
 from .root_cause import UNKNOWN, root_cause
 from .starved_rank import starved_rank
 from .transport import lacks_cores, others_take_cores, within_time_slice
-from .uneven import of_even_batches
+from .uneven import loading_like_others, of_even_batches
 
 #: Less gain than this is not worth a finding.
 MIN_GAIN: Final = 0.02
@@ -151,6 +151,7 @@ def describe_slow_ranks(facts: Facts, excess: Excess, outcome: Outcome) -> Findi
     }
     if why.slug == "uneven-batches":
         cause = why.slug
+        outcome = facts.outcome(outcome.change & loading_like_others(facts, rows))
     if by_part[part] < MOST_IN_ONE * sum(max(value, 0.0) for value in by_part.values()):
         where = f"most of it {where}"
     if pattern.kind in {"periodic", "sometimes"}:

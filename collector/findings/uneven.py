@@ -74,6 +74,18 @@ def of_even_batches(facts: Facts) -> Outcome:
     return facts.outcome(Change(work=even))
 
 
+def loading_like_others(facts: Facts, rows: Sequence[int]) -> Change:
+    """Workers of the loaders of some ranks that make smaller batches, in the time that the others' take (median)."""
+    factor = np.ones((len(facts.ranks), 1))
+    loading = None if facts.graph is None else facts.graph.loading
+    usual = [] if loading is None else [loading.busy_ns[loading.rank == row] for row in range(len(facts.ranks))]
+    others = [float(np.median(took)) for row, took in enumerate(usual) if row not in rows and len(took)]
+    for row in rows:
+        if others and len(usual[row]) and (own := float(np.median(usual[row]))) > 0:
+            factor[row] = min(float(np.median(others)) / own, 1.0)
+    return Change(loading=np.broadcast_to(factor, facts.steps.start_ns.shape))
+
+
 def with_even_batches(elements: Matrix, work_ns: Matrix) -> Matrix:
     """The factor of a part if all ranks of a step had the same amount of work to do by their input: float[rank, step].
 

@@ -141,6 +141,12 @@ def test_collectives_of_devices_that_take_long_whatever_they_carry(tmp_path: Pat
         (685_545_386_000_106, "tlkit", "slow-negotiation", 0.05),
         # Slow launches are a seventh of the step, and a tenth of it is not ordinary any more.
         (997_916_960_000_124, "gpu", "device-idle-launch", 0.06),
+        # Larger batches on rank 1, and one worker, which needs longer for them.
+        (90_101_000_260, "tlkit", "uneven-batches", 0.03),
+        # Rank 3 waits for no batch, only because the others' come a little later than its own.
+        (90_101_000_127, "tlkit", "slow-loader", 0.06),
+        # Waits for a loader in a third of the run, in which the ranks compute a little longer, too, by chance.
+        (90_101_000_415, "tlkit", "slow-loader", 0.06),
     ],
 )
 def test_gains_that_were_far_off(seed: int, file_format: str, cause: str, tolerance: float, tmp_path: Path) -> None:
