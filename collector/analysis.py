@@ -32,6 +32,7 @@ from .model.contention import find_contention
 from .model.cpu_time import read_cpu_time
 from .model.device import Device
 from .model.graph import build_graph
+from .model.lost_cores import with_lost_cores
 from .model.notes import make_notes
 from .model.parts_graph import graph_of_parts
 from .model.steps import Steps, find_steps
@@ -147,6 +148,7 @@ def analyze(
     found = find_steps(trace, warm_up=warm_up, selected=steps)
     if steps is not None and not found.count:
         raise UsageError(f"--steps {steps[0]}:{steps[1]}: this trace does not contain these steps")
+    trace = with_lost_cores(trace, found)
     facts = measure(trace, found)
     condition = find_condition(trace, found, now_unix_ns=time.time_ns())
     looked_for = (rules_for(facts) if rules is None else rules) if found.count else ()

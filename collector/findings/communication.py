@@ -27,6 +27,10 @@ MAX_OF_SHARDED: Final = 16
 MAX_SMALL_NBYTES: Final = 4 * SMALL_NBYTES
 #: With fewer bytes a step a collective takes its latency, and what the processor makes of it.
 MIN_NBYTES: Final = 512 * 1024
+#: So few collectives a step cannot become fewer.
+FEW: Final = 2
+#: Of unknown size, and over after so long: between ranks of one host latency, and the moment until a thread wakes up.
+SHORT_NS: Final = 2e6
 #: Ranks that have a core for it agree in so much time, over any network but a slow one.
 GOOD_NEGOTIATION_NS: Final = 1e6
 #: What half-precision leaves of the bytes of a float32 gradient.
@@ -93,7 +97,7 @@ def _moving_bytes(facts: Facts, moving_ns: Floats) -> list[Finding]:
     }
     if not (table["nbytes"] >= 0).any():
         # Of a device it is known what could hide them (findings/device.py).
-        return [] if facts.breakdown.on_device else [_of_unknown_size(facts, moving_ns, table, evidence)]
+        return [] if facts.breakdown.on_device else _of_unknown_size(facts, moving_ns, table, evidence)
     findings = []
     # One or two cannot be fused into fewer, and a model that is divided layer by layer gathers some.
     is_sharded = bool(((small["caller"] == PARAMETERS) & (small["kind"] == GATHERED)).any())
@@ -121,28 +125,48 @@ def _scaled(facts: Facts, latency: ByOperation, transfer: ByOperation, *, conten
     )
 
 
-def _of_unknown_size(facts: Facts, moving_ns: Floats, table: pd.DataFrame, evidence: dict[str, Any]) -> Finding:
-    """A profile without shapes: what it costs is known, and not what would help most."""
-    outcome = facts.outcome(_scaled(facts, HALF, HALF, contention=HALF))
-    return Finding(
-        class_="communication",
-        cause="exposed-communication",
-        ranks=facts.ranks,
-        predicted_gain=outcome.gain,
-        # Nobody knows whether it is one large tensor, a slow link, or many small collectives.
-        gain_interval=(
-            outcome.interval[0] / 2,
-            max(outcome.interval[1], facts.outcome(_scaled(facts, 0.0, 0.0, contention=0.0)).gain),
-        ),
-        outcome=outcome,
-        order_gain=OF_MODEL * outcome.gain,
-        confidence=0.5,
-        evidence=evidence,
-        remedy=advise(facts, Advice.FEWER_BYTES),
-        sentence=(
-            f"{evidence['collectives_per_step']:.0f} collectives a step of {milliseconds(float(table['dur_ns'].median()))} "
-            f"(median), of unknown size: {_cost(facts, moving_ns)}."
-        ),
+def _of_unknown_size(facts: Facts, moving_ns: Floats, table: pd.DataFrame, evidence: dict[str, Any]) -> list[Finding]:
+    """A profile without shapes: what it costs is known, and not what would help most, unless they are short.
+
+    What is over so soon has few bytes: one or two of those a step nothing makes quicker, and many can travel together.
+    """
+    count, transfer_ns = evidence["collectives_per_step"], float(table["transfer_ns"].median())
+    if count <= FEW and transfer_ns <= SHORT_NS:
+        return []
+    are_many = count > FEW and transfer_ns <= SHORT_NS / 2
+    factor = 1 / count if are_many else HALF
+    outcome = facts.outcome(_scaled(facts, factor, factor, contention=factor))
+    return [
+        Finding(
+            class_="communication",
+            cause="many-small-collectives" if are_many else "exposed-communication",
+            ranks=facts.ranks,
+            predicted_gain=outcome.gain,
+            # Nobody knows whether it is one large tensor, a slow link, or many small collectives.
+            gain_interval=(
+                outcome.interval[0] / 2,
+                max(outcome.interval[1], facts.outcome(_scaled(facts, 0.0, 0.0, contention=0.0)).gain),
+            ),
+            outcome=outcome,
+            order_gain=OF_MODEL * outcome.gain,
+            confidence=0.5,
+            evidence=evidence,
+            remedy=_travel_together(facts) if are_many else advise(facts, Advice.FEWER_BYTES),
+            sentence=(
+                f"{count:.0f} collective{'' if count <= 1 else 's'} a step of {milliseconds(transfer_ns)} (median), of unknown "
+                f"size: {_cost(facts, moving_ns)}."
+            ),
+        )
+    ]
+
+
+def _travel_together(facts: Facts) -> str:
+    """What makes collectives of PyTorch's carry more each; in the words of another framework's strategy where there is one."""
+    if is_of_strategy(facts):
+        return advise(facts, Advice.FEWER_BYTES)
+    return (
+        "Let them travel together: larger buckets (DistributedDataParallel(bucket_cap_mb=100)), larger modules for "
+        "fully_shard, one all_reduce of a flat tensor for your own."
     )
 
 
@@ -158,13 +182,8 @@ def _latency(facts: Facts, moving_ns: Floats, small: pd.DataFrame, all_ns: float
     nbytes = float(small["nbytes"].clip(lower=0).sum()) / (facts.steps.count * max(len(facts.ranks), 1))
     threshold = max(2, 1 << int(np.ceil(np.log2(max(nbytes, 1) * 2 / (1 << 20) + 1))))
     remedy = _fuse_more(threshold, alone=alone)
-    if is_of_strategy(facts):
-        remedy = advise(facts, Advice.FEWER_BYTES)
-    elif facts.trace.meta.runtime == "torch":
-        remedy = (
-            "Let them travel together: larger buckets (DistributedDataParallel(bucket_cap_mb=100)), larger modules for "
-            "fully_shard, one all_reduce of a flat tensor for your own."
-        )
+    if is_of_strategy(facts) or facts.trace.meta.runtime == "torch":
+        remedy = _travel_together(facts)
     return promise(
         outcome,
         class_="communication",

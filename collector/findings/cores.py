@@ -51,6 +51,7 @@ class StarvedOfCores:
                 ranks=facts.ranks,
                 confidence=0.8,
                 evidence={
+                    "is_estimated": facts.cpu.is_estimated,
                     "starved_ns": round(float(total.mean())),
                     "by_phase_ns": {
                         str(category): round(float(facts.cpu.starved_ns[str(category)].mean())) for category in METERED
@@ -64,6 +65,7 @@ class StarvedOfCores:
                     f"{milliseconds(float(total.mean()))} for a core that {_who_has_cores(facts)}, and communication is held "
                     f"up in the same way: {milliseconds(outcome.mean_saved_ns)} of the step together."
                     + _threads(facts, own, threads_ns)
+                    + _how_it_is_known(facts)
                 ),
             )
         ]
@@ -170,6 +172,13 @@ def _threads(facts: Facts, ranks: tuple[int, ...], mean_ns: float) -> str:
     if not ranks:
         return ""
     return f" Other threads of {_processes(facts, ranks)} run for {milliseconds(mean_ns)} of each step."
+
+
+def _how_it_is_known(facts: Facts) -> str:
+    """Of a profile, which counts no processor time (lost_cores)."""
+    if not facts.cpu.is_estimated:
+        return ""
+    return " That is estimated: operators which usually take microseconds take milliseconds now and then."
 
 
 def _look_at_threads(facts: Facts, ranks: tuple[int, ...]) -> str:

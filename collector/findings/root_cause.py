@@ -67,6 +67,8 @@ def root_cause(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCaus
 def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:  # noqa: PLR0911  a cause each
     """What the training thread did with the time."""
     cpu = facts.cpu
+    if cpu.is_estimated and excess_ns > 0:
+        return _by_operators(facts, row, slow, excess_ns)
     if not cpu.is_known or excess_ns <= 0:
         return UNKNOWN
 
@@ -122,15 +124,7 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
             evidence=evidence,
         )
     if starved_ns > EXPLAINS * excess_ns:
-        return RootCause(
-            slug="starved-of-cores",
-            sentence="waiting for a core that something else has",
-            remedy=(
-                "look with top for what else runs on its cores, and end or move it; bind the rank to cores of its own "
-                "(HOROVOD_THREAD_AFFINITY, numactl, a cpuset)."
-            ),
-            evidence=evidence,
-        )
+        return _starved(evidence)
     if blocked_ns > EXPLAINS * excess_ns:
         return RootCause(
             slug="blocked",
@@ -152,6 +146,25 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
             evidence=evidence,
         )
     return RootCause(slug="", sentence="", remedy="", evidence=evidence)
+
+
+def _starved(evidence: dict[str, Any]) -> RootCause:
+    return RootCause(
+        slug="starved-of-cores",
+        sentence="waiting for a core that something else has",
+        remedy=(
+            "look with top for what else runs on its cores, and end or move it; bind the rank to cores of its own "
+            "(HOROVOD_THREAD_AFFINITY, numactl, a cpuset)."
+        ),
+        evidence=evidence,
+    )
+
+
+def _by_operators(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootCause:
+    """Where nothing but its operators tells how long a rank waits for cores (lost_cores), and nothing what it runs."""
+    starved = np.sum([facts.cpu.starved_ns[part] for part in facts.cpu.starved_parts], axis=0)[:, slow].mean(axis=1)
+    starved_ns = float(starved[row] - np.median(np.delete(starved, row)))
+    return _starved({"excess_starved_ns": round(starved_ns)}) if starved_ns > EXPLAINS * excess_ns else UNKNOWN
 
 
 def _lack_of_others(facts: Facts, row: int, slow: Mask, metered: list[str]) -> float:

@@ -41,7 +41,7 @@ def find_contention(
     if not steps.count or not breakdown.knows_compute or breakdown.on_device:
         return nothing
     backward_ns = breakdown.parts_ns[_BACKWARD]
-    if cpu.knows_starved:
+    if cpu.knows_starved and not cpu.is_estimated:
         longer = _starved_beyond_forward(breakdown, cpu)
     elif (trace.collectives["algorithm"].astype(str).str.lower() == "gloo").any():
         longer = _slower_operators(trace, steps)

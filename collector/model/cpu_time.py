@@ -30,6 +30,13 @@ class CpuTime:
     is_known: bool
     """Whether running times were recorded on all ranks."""
     knows_starved: bool
+    starved_parts: frozenset[str] = frozenset()
+    """Parts of which it is known on all ranks how long they waited for cores."""
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether waits for cores were told by operators (lost_cores), not counted."""
+        return self.knows_starved and not self.is_known
 
 
 def read_cpu_time(trace: Trace, steps: Steps) -> CpuTime:
@@ -75,6 +82,7 @@ def read_cpu_time(trace: Trace, steps: Steps) -> CpuTime:
         metered=frozenset(str(category) for category in METERED if known(CPU_COUNTERS[category])),
         is_known=known(CPU_COUNTERS[Category.FORWARD]),
         knows_starved=known(STARVED_COUNTERS[Category.FORWARD]),
+        starved_parts=frozenset(str(category) for category in METERED if known(STARVED_COUNTERS[category])),
     )
 
 
@@ -107,4 +115,5 @@ def _of_sums(trace: Trace, steps: Steps) -> CpuTime:
         metered=frozenset(map(str, METERED)) if is_known else frozenset(),
         is_known=is_known,
         knows_starved=knows_starved,
+        starved_parts=frozenset(map(str, METERED)) if knows_starved else frozenset(),
     )

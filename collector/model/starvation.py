@@ -16,10 +16,11 @@ ALSO_STARVED: Final = 0.2
 
 def are_all_starved(cpu: CpuTime, breakdown: Breakdown) -> bool:
     """Whether no rank is spared: what one rank alone lacks, something on its core has."""
-    if breakdown.on_device or not (cpu.is_known and cpu.knows_starved) or not cpu.metered:
+    parts = cpu.starved_parts if cpu.is_estimated else cpu.metered
+    if breakdown.on_device or not cpu.knows_starved or not parts:
         return False
-    starved = np.sum([cpu.starved_ns[part] for part in cpu.metered], axis=0).sum(axis=1)
-    took = np.sum([breakdown.parts_ns[part] for part in cpu.metered], axis=0).sum(axis=1)
+    starved = np.sum([cpu.starved_ns[part] for part in parts], axis=0).sum(axis=1)
+    took = np.sum([breakdown.parts_ns[part] for part in parts], axis=0).sum(axis=1)
     if not starved.size or not took.all():
         return False
     ratio = starved / took
@@ -31,6 +32,8 @@ def without_starvation(cpu: CpuTime, part: str, took_ns: Matrix) -> Matrix:
 
     Counters stand at the end of a phase, and may hold what belongs to a wait beside it: never less than what was run.
     """
+    if cpu.is_estimated and part in cpu.starved_parts:
+        return np.maximum(took_ns - cpu.starved_ns[part], 0)
     if part not in cpu.metered:
         return took_ns
     ran = np.minimum(cpu.running_ns[part], took_ns)
