@@ -28,9 +28,10 @@ from hard_cases import HARD_CASES
 from judging import Report, analyse_all
 from plain_cases import PLAIN_CASES
 from recorded import Job, is_recorded, mean_step_ms, record_all
+from sixth_cases import SIXTH_STRANGERS
 
 CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS + MORE_STRANGERS + THIRD_STRANGERS + FOURTH_STRANGERS
-CASES += FIFTH_STRANGERS
+CASES += FIFTH_STRANGERS + SIXTH_STRANGERS
 SETS = {
     "all": CASES,
     "plain": PLAIN_CASES,
@@ -41,6 +42,7 @@ SETS = {
     "third": THIRD_STRANGERS,
     "fourth": FOURTH_STRANGERS,
     "fifth": FIFTH_STRANGERS,
+    "sixth": SIXTH_STRANGERS,
 }
 MAX_HEALTHY_GAIN = 0.05
 """What a healthy run may be promised."""
