@@ -171,7 +171,7 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         name, key = _page_key(path, search, theme)
         if name == "timeline" and isinstance(shape, dict) and shape.get("key") == key:
             return no_update, no_update  # the script follows the address by itself
-        if name != "verdict" or _CONTROLS in asked(search):
+        if name not in {"verdict", "timeline"} or _CONTROLS in asked(search):
             source.wait()
         blocks = _blocks(source, name, search, theme)
         return (contain(key, blocks) if source.is_growing else blocks), describe(key, blocks)
@@ -301,6 +301,10 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     if first is not None and opening is not None and name == "verdict" and _CONTROLS not in asked(search):
         opening.begin_soon()
         return first.blocks["dark" if theme == "dark" else "light"]
+    if name == "timeline" and (first is not None or source.analysis is not None):
+        # The page is the same of every run: its script is loaded, and asks for what it draws, while that is made.
+        source.begin_run()
+        return import_module(f"{__package__}.pages.timeline").frame()
     opening, analysis = source.opening, source.analysis
     if opening is not None:
         return opening.blocks()

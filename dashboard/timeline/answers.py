@@ -39,6 +39,9 @@ def _run(source: Source) -> Run:
     try:
         return source.run(is_compared=which == "1")
     except LookupError as error:
+        opening = source.opening
+        if opening is not None:  # which takes longer than questions wait: the page asks again
+            abort(503, description=f"the run is being opened ({opening.describe()})")
         abort(404, description=str(error))
 
 

@@ -1,10 +1,10 @@
-// Questions to the server; an error is what it says.
+// Questions to the server; an error is what it says, and whether it may be asked again later.
 async function answerTo(path, parameters, signal) {
   const answer = await fetch(`/data/${path}?${new URLSearchParams(parameters)}`, { signal });
   if (answer.ok) return answer;
   let words = answer.statusText;
   try { words = (await answer.json()).error || words; } catch { /* not ours */ }
-  throw new Error(words);
+  throw Object.assign(new Error(words), { isLater: answer.status === 503 });
 }
 
 export async function json(path, parameters = {}, signal = undefined) { return (await answerTo(path, parameters, signal)).json(); }
