@@ -144,18 +144,23 @@ def pages_of(source: Source) -> tuple[str, ...]:
         return tuple(name for name in PAGES if name in first.pages or (name == "compare" and source.others()))
     if analysis is None:
         return ("verdict", "timeline")
-    kinds = analysis.trace.spans["lane_kind"]
     has = {
         "verdict": True,
         "steps": analysis.facts.steps.count > 0,
         "ranks": source.summary().slow_rank is not None,
         "communication": not analysis.collectives.empty,
-        "data": bool(kinds.isin([str(LaneKind.DATA), str(LaneKind.WORKER)]).any()),
+        "data": _has_lanes(analysis.trace.spans["lane_kind"].cat, LaneKind.DATA, LaneKind.WORKER),
         "devices": analysis.device is not None or not analysis.trace.counters.empty,
         "timeline": True,
         "compare": bool(source.others()),
     }
     return tuple(name for name in PAGES if has[name])
+
+
+def _has_lanes(kinds: Any, *wanted: LaneKind) -> bool:
+    """Whether a column has any of these kinds: compared as bytes, since every page asks, of millions of spans too."""
+    codes = kinds.codes.to_numpy()
+    return any(bool((codes == number).any()) for number, kind in enumerate(kinds.categories) if kind in set(wanted))
 
 
 def _add_callbacks(app: Dash, source: Source) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tlkit.collector import Analysis, analyze
+from tlkit.collector import Analysis, analyze, make_report
 from tlkit.collector.commands.analyze import main
+from tlkit.collector.model import device
 
 MS = 1000
 
@@ -142,3 +143,11 @@ def test_real_traces_of_profilers_are_reported(
         assert main([str(path)]) == 0
         assert main([str(path), "--json", "-"]) == 0
         capsys.readouterr()
+
+
+def test_ranks_of_a_large_run_are_looked_at_by_several_threads(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same to say, to the last number."""
+    few = make_report(analyze(trace))
+    monkeypatch.setattr(device, "_MANY", 0)
+
+    assert make_report(analyze(trace)) == few
