@@ -2,7 +2,7 @@
 
 A reader makes and drops several times what the columns take in the end, an analysis three times, and the C library gives back to
 the system only what no later allocation lies behind: a program that shows a run for hours would hold it for as long.  So a
-process of its own keeps the trace and its analysis (timeline/read/cache.py, kept.py), ends, and the columns are mapped from there.
+process of its own keeps the trace and its analysis (timeline/read/cache.py, kept.py), ends, and columns are mapped from there.
 
 What reads and analyses is loaded when it is first asked for: the other process may have begun by then.
 """

@@ -302,14 +302,9 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     """A page's content, whatever goes wrong with it."""
     if name not in PAGES:
         return empty("There is no such page", f"Choose one of {', '.join(PAGES)}.")
-    first, opening = source.first, source.opening
-    if first is not None and opening is not None and name == "verdict" and _CONTROLS not in asked(search):
-        opening.begin_soon()
-        return first.blocks["dark" if theme == "dark" else "light"]
-    if name == "timeline" and (first is not None or source.analysis is not None):
-        # The page is the same of every run: its script is loaded, and asks for what it draws, while that is made.
-        source.begin_run()
-        return import_module(f"{__package__}.pages.timeline").frame()
+    early = _before_opened(source, name, search, theme)
+    if early is not None:
+        return early
     opening, analysis = source.opening, source.analysis
     if opening is not None:
         return opening.blocks()
@@ -321,6 +316,19 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
         return _layout_of(name)(view)
     except (LookupError, TlkitError) as error:
         return empty(PAGES[name], clean(str(error)))
+
+
+def _before_opened(source: Source, name: str, search: str, theme: str) -> Any:
+    """What can be shown without the run, if its first screen was kept; of the timeline also when the run is there.  Else None."""
+    first, opening = source.first, source.opening
+    if first is not None and opening is not None and name == "verdict" and _CONTROLS not in asked(search):
+        opening.begin_soon()
+        return first.blocks["dark" if theme == "dark" else "light"]
+    if name == "timeline" and (first is not None or source.analysis is not None):
+        # The page is the same of every run: its script is loaded, and asks for what it draws, while that is made.
+        source.begin_run()
+        return import_module(f"{__package__}.pages.timeline").frame()
+    return None
 
 
 def first_screen(source: Source) -> FirstScreen:

@@ -141,9 +141,7 @@ def _source(
         patience_s = 0.0 if first is None else PATIENCE_S
         # Of a large run without a first screen there is most likely no analysis either.
         is_new = first is None and opening.nbytes >= MIN_NBYTES
-        opening.start(
-            lambda: _open(arguments, others, opening, is_new=is_new), source.replace, patience_s=patience_s
-        )
+        opening.start(lambda: _open(arguments, others, opening, is_new=is_new), source.replace, patience_s=patience_s)
     source.keep = lambda: _keep(place, source)
     return source, opening
 

@@ -210,7 +210,7 @@ class Source:
             return self._run
 
     def begin_run(self) -> None:
-        """Make at once, in the background, what the timeline page is about to ask for; of a run that is being opened when it is."""
+        """Make in the background what the timeline page is about to ask for, at once or as soon as the run has been opened."""
         self.prepare()
         with self._lock:
             if self._run is not None or self._is_beginning or self.is_live:
