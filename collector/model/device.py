@@ -254,7 +254,7 @@ def _activities(empty: pd.DataFrame, spans: dict[int, pd.DataFrame], steps: Step
             (mine["rank"].to_numpy()[at], mine["name"].cat.codes.to_numpy()[at], start, mine["dur_ns"].to_numpy()[at])
         )
     columns = [np.concatenate(values) for values in zip(*parts, strict=True)] if parts else [np.empty(0, np.int64)] * 4
-    names = pd.Categorical.from_codes(columns[1], dtype=empty["name"].dtype)
+    names = pd.Categorical.from_codes(columns[1], categories=empty["name"].cat.categories)
     return pd.DataFrame({"rank": columns[0], "name": names, "start_ns": columns[2], "dur_ns": columns[3]}, copy=False)
 
 

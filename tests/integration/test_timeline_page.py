@@ -410,4 +410,4 @@ def test_names_that_are_too_long_are_told_by_what_matters(page: Page, slow_rank:
       return asked.map(([text, wide]) => fitted(g, text, wide));
     }""")
 
-    assert found == ["forward", "thread 4037", "ncclK…", "a_long…of_it", "Pro…552", "", "(all…it)"]
+    assert found == ["forward", "thread 4037", "ncclK…", "a_long…of_it", "Pro…552", "", "(all of…"]
