@@ -2,6 +2,7 @@
 
     python benchmarks/dashboard.py FOLDER          # FOLDER as benchmarks/kineto_like.py makes it, a file a rank
     python benchmarks/dashboard.py FOLDER --fresh  # with an empty cache: nothing of the run is kept
+    python benchmarks/dashboard.py FOLDER --read   # the columns are kept and nothing else, as after an update of the toolkit
 
 Prints the time from the start of tl-dash to the page that says what is known of the run and to the first screen (the
 same page where that was kept), from there to the timeline, zoom and pan to paint, what searches, sums of regions and pages of the
@@ -35,6 +36,7 @@ ASK = """async address => {
   const found = await answer.json();
   return [performance.now() - began, found.count ?? found.groups?.length ?? 0];
 }"""
+READ = "import sys; from tlkit.timeline import open_trace; open_trace(sys.argv[1:])"
 SCROLL = "share => { const pane = window.tlkit.timeline.panes[0]; pane.scrollTo(share * Math.max(pane.room, 0)); }"
 
 #: Zooms to a stretch and resolves with the milliseconds until it is painted from the server's answer.
@@ -55,10 +57,15 @@ def main() -> None:
     parser.add_argument("trace", nargs="+")
     parser.add_argument("--views", type=int, default=200)
     parser.add_argument("--fresh", action="store_true", help="with an empty cache: the server has the files read")
+    parser.add_argument("--read", action="store_true", help="with the columns in the cache, and no analysis or screen")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        if arguments.fresh:
+        if arguments.fresh or arguments.read:
+            # Beside the user's own, whose analyses stay.
             os.environ["TLKIT_CACHE_DIR"] = stack.enter_context(tempfile.TemporaryDirectory())
+        if arguments.read:
+            # By another process, whose memory nobody measures.
+            subprocess.run([sys.executable, "-c", READ, *arguments.trace], check=True)
         measure(arguments.trace, arguments.views)
 
 

@@ -1,8 +1,10 @@
 """Large runs are read and analysed by another process, of which only what it has kept remains.
 
-A reader makes and drops several times what the columns take in the end, and the C library gives back to the system only what no
-later allocation lies behind: a program that shows a run for hours would hold it for as long.  So a process of its own keeps the
-trace and its analysis (timeline/read/cache.py, kept.py), ends, and the columns are mapped from there.
+A reader makes and drops several times what the columns take in the end, an analysis three times, and the C library gives back to
+the system only what no later allocation lies behind: a program that shows a run for hours would hold it for as long.  So a
+process of its own keeps the trace and its analysis (timeline/read/cache.py, kept.py), ends, and columns are mapped from there.
+
+What reads and analyses is loaded when it is first asked for: the other process may have begun by then.
 """
 
 import contextlib
@@ -16,14 +18,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from ..timeline.errors import TlkitError
-from ..timeline.formats import Progress
-from ..timeline.model.trace import Trace
-from ..timeline.read.open import open_trace
-from . import kept
-from .analysis import Analysis
+
+if TYPE_CHECKING:
+    from ..timeline.formats import Progress
+    from ..timeline.model.trace import Trace
+    from .analysis import Analysis
 
 #: Smaller files are read before another process has started, and leave little behind.
 MIN_NBYTES: Final = 128 * 1024 * 1024
@@ -60,10 +63,10 @@ class _Task:
     source: str | Sequence[str]
     warm_up: int | None
     ranks: Sequence[int] | None
-    describe: Callable[[Trace], Words]
+    describe: "Callable[[Trace], Words]"
 
 
-def _no_words(_trace: Trace) -> Words:
+def _no_words(_trace: "Trace") -> Words:
     return []
 
 
@@ -72,11 +75,12 @@ def analyze_apart(
     *,
     warm_up: int | None = None,
     ranks: Sequence[int] | None = None,
-    progress: Progress = lambda _done, _total: None,
-    describe: Callable[[Trace], Words] = _no_words,
+    progress: "Progress" = lambda _done, _total: None,
+    describe: "Callable[[Trace], Words]" = _no_words,
     on_described: Callable[[Words], None] = lambda _words: None,
-) -> Analysis:
-    """`analyze_kept`, which has large files that were not read before read and analysed by another process.
+    is_new: bool = False,
+) -> "Analysis":
+    """`analyze_kept`, which has large files that were not read or not analysed before handled by another process.
 
     Args:
         source: what `open_trace` takes.
@@ -85,53 +89,98 @@ def analyze_apart(
         progress: see `open_trace`; what it raises ends the other process, too.
         describe: what is to be known of a trace that has been read and is yet to be analysed; a function of a module.
         on_described: called with that.
+        is_new: large files that have most likely not been analysed: the other process begins at once.
 
     Raises:
         TraceError: the trace cannot be read.
         UsageError: `ranks` selects nothing.
     """
-    task = _Task(source, warm_up, ranks, describe)
-    return kept.analyze_kept(
-        source,
-        warm_up=warm_up,
-        ranks=ranks,
-        progress=progress,
-        on_trace=lambda trace: on_described(describe(trace)),
-        elsewhere=lambda nbytes: nbytes >= MIN_NBYTES and _have_kept(task, progress, on_described),
-    )
-
-
-def _have_kept(task: _Task, progress: Progress, on_described: Callable[[Words], None]) -> bool:
-    """Have another process do it; returns whether it has."""
-    # Not forked: whoever calls this has threads.
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(there, task), name="tlkit-reading", daemon=True)
-    process.start()
-    there.close()
-    read = _Read(0, 0)
+    other = _Other(_Task(source, warm_up, ranks, describe), progress, on_described)
     try:
-        while True:
-            progress(read.done, read.total)
-            if not here.poll(_REPORT_S):
-                continue
-            message: Any = here.recv()
-            if isinstance(message, _Over):
-                break
-            if isinstance(message, _Read):
-                read = message
-            else:
-                on_described(message)
-    except (EOFError, OSError):
-        # Too little memory for two processes, say: this one tries by itself.
-        _log.warning("the process that read the run ended early; the run is read again")
-        return False
+        if is_new:
+            other.begin()
+        from . import kept  # noqa: PLC0415  it takes as long to load as the other process does to begin
+
+        return kept.analyze_kept(
+            source,
+            warm_up=warm_up,
+            ranks=ranks,
+            progress=progress,
+            on_trace=lambda trace: on_described(describe(trace)),
+            elsewhere=lambda nbytes: nbytes >= MIN_NBYTES and other.finish(),
+            analyze_elsewhere=lambda trace: _nbytes(trace) >= MIN_NBYTES and other.finish(),
+        )
     finally:
-        here.close()
-        _end(process)
-    if message.error is not None:
-        raise message.error
-    return True
+        other.end()
+
+
+def _nbytes(trace: "Trace") -> int:
+    """Of the files of a trace."""
+    return sum(Path(name).stat().st_size for name in trace.meta.files)
+
+
+class _Other:
+    """The other process, as this one sees it."""
+
+    def __init__(self, task: _Task, progress: "Progress", on_described: Callable[[Words], None]) -> None:
+        """Nothing runs yet."""
+        self._task, self._progress, self._on_described = task, progress, on_described
+        self._running: tuple[BaseProcess, Connection] | None = None
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Have it begin, unless it has."""
+        if self._running is not None or self._is_over:
+            return
+        # Not forked: whoever calls this has threads.
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(there, self._task), name="tlkit-reading", daemon=True)
+        process.start()
+        there.close()
+        self._running = process, here
+
+    def finish(self) -> bool:
+        """Wait for it; returns whether it has kept what can be kept just now.
+
+        Raises:
+            TlkitError: what it has failed with.
+        """
+        if self._is_over:
+            return False
+        self.begin()
+        assert self._running is not None
+        _, here = self._running
+        read = _Read(0, 0)
+        try:
+            while True:
+                self._progress(read.done, read.total)
+                if not here.poll(_REPORT_S):
+                    continue
+                message: Any = here.recv()
+                if isinstance(message, _Over):
+                    break
+                if isinstance(message, _Read):
+                    read = message
+                else:
+                    self._on_described(message)
+        except (EOFError, OSError):
+            # Too little memory for two processes, say: this one tries by itself.
+            _log.warning("the process that read the run ended early; the run is read again")
+            return False
+        finally:
+            self.end()
+        if message.error is not None:
+            raise message.error
+        return True
+
+    def end(self) -> None:
+        """Nobody waits for it any more."""
+        self._is_over = True
+        if self._running is not None:
+            (process, here), self._running = self._running, None
+            here.close()
+            _end(process)
 
 
 def _end(process: BaseProcess) -> None:
@@ -150,6 +199,9 @@ def _work(pipe: Connection, task: _Task) -> None:
     # A terminal's Ctrl-C reaches both; this one ends when the other has it ended, or is gone, and tidies up then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    from ..timeline.read.open import open_trace  # noqa: PLC0415  see above
+    from . import kept  # noqa: PLC0415
+
     lock = threading.Lock()
     reported_s = 0.0
 

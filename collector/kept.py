@@ -85,6 +85,7 @@ def analyze_kept(
     progress: Progress = lambda _done, _total: None,
     on_trace: Callable[[Trace], None] = lambda _trace: None,
     elsewhere: Elsewhere = lambda _nbytes: False,
+    analyze_elsewhere: Callable[[Trace], bool] = lambda _trace: False,
 ) -> Analysis:
     """`analyze`, or the same analysis from the last time.
 
@@ -96,6 +97,8 @@ def analyze_kept(
         progress: see `open_trace`.
         on_trace: called with the trace when it has been read and is yet to be analysed.
         elsewhere: see `open_trace`.
+        analyze_elsewhere: called with the trace if no analysis of it is kept; it may have another process make and keep one, and
+            returns whether that has happened.
 
     Raises:
         TraceError: the trace cannot be read.
@@ -108,6 +111,8 @@ def analyze_kept(
     if folder is not None and (kept := load(folder, name, trace)) is not None:
         return kept
     on_trace(trace)
+    if folder is not None and analyze_elsewhere(trace) and (kept := load(folder, name, trace)) is not None:
+        return kept
     found = analyze(trace, warm_up=warm_up, steps=steps)
     if folder is not None and found.condition.ending != "running":  # which depends on when somebody looks
         store(folder, name, found)

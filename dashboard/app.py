@@ -144,18 +144,23 @@ def pages_of(source: Source) -> tuple[str, ...]:
         return tuple(name for name in PAGES if name in first.pages or (name == "compare" and source.others()))
     if analysis is None:
         return ("verdict", "timeline")
-    kinds = analysis.trace.spans["lane_kind"]
     has = {
         "verdict": True,
         "steps": analysis.facts.steps.count > 0,
         "ranks": source.summary().slow_rank is not None,
         "communication": not analysis.collectives.empty,
-        "data": bool(kinds.isin([str(LaneKind.DATA), str(LaneKind.WORKER)]).any()),
+        "data": _has_lanes(analysis.trace.spans["lane_kind"].cat, LaneKind.DATA, LaneKind.WORKER),
         "devices": analysis.device is not None or not analysis.trace.counters.empty,
         "timeline": True,
         "compare": bool(source.others()),
     }
     return tuple(name for name in PAGES if has[name])
+
+
+def _has_lanes(kinds: Any, *wanted: LaneKind) -> bool:
+    """Whether a column has any of these kinds: compared as bytes, since every page asks, of millions of spans too."""
+    codes = kinds.codes.to_numpy()
+    return any(bool((codes == number).any()) for number, kind in enumerate(kinds.categories) if kind in set(wanted))
 
 
 def _add_callbacks(app: Dash, source: Source) -> None:
@@ -171,7 +176,7 @@ def _add_callbacks(app: Dash, source: Source) -> None:
         name, key = _page_key(path, search, theme)
         if name == "timeline" and isinstance(shape, dict) and shape.get("key") == key:
             return no_update, no_update  # the script follows the address by itself
-        if name != "verdict" or _CONTROLS in asked(search):
+        if name not in {"verdict", "timeline"} or _CONTROLS in asked(search):
             source.wait()
         blocks = _blocks(source, name, search, theme)
         return (contain(key, blocks) if source.is_growing else blocks), describe(key, blocks)
@@ -297,10 +302,9 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
     """A page's content, whatever goes wrong with it."""
     if name not in PAGES:
         return empty("There is no such page", f"Choose one of {', '.join(PAGES)}.")
-    first, opening = source.first, source.opening
-    if first is not None and opening is not None and name == "verdict" and _CONTROLS not in asked(search):
-        opening.begin_soon()
-        return first.blocks["dark" if theme == "dark" else "light"]
+    early = _before_opened(source, name, search, theme)
+    if early is not None:
+        return early
     opening, analysis = source.opening, source.analysis
     if opening is not None:
         return opening.blocks()
@@ -312,6 +316,19 @@ def page(source: Source, name: str, search: str, theme: str) -> Any:
         return _layout_of(name)(view)
     except (LookupError, TlkitError) as error:
         return empty(PAGES[name], clean(str(error)))
+
+
+def _before_opened(source: Source, name: str, search: str, theme: str) -> Any:
+    """What can be shown without the run, if its first screen was kept; of the timeline also when the run is there.  Else None."""
+    first, opening = source.first, source.opening
+    if first is not None and opening is not None and name == "verdict" and _CONTROLS not in asked(search):
+        opening.begin_soon()
+        return first.blocks["dark" if theme == "dark" else "light"]
+    if name == "timeline" and (first is not None or source.analysis is not None):
+        # The page is the same of every run: its script is loaded, and asks for what it draws, while that is made.
+        source.begin_run()
+        return import_module(f"{__package__}.pages.timeline").frame()
+    return None
 
 
 def first_screen(source: Source) -> FirstScreen:

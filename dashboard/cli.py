@@ -122,7 +122,8 @@ def _source(
     arguments: argparse.Namespace, others: "OtherRuns", stack: contextlib.ExitStack
 ) -> "tuple[Source, Opening]":
     """What to show, and how its opening does."""
-    from .first_screen import KeptScreen  # noqa: PLC0415  as the application
+    from ..collector.apart import MIN_NBYTES  # noqa: PLC0415  as the application
+    from .first_screen import KeptScreen  # noqa: PLC0415
     from .opening import PATIENCE_S, Opening  # noqa: PLC0415
     from .source import Source  # noqa: PLC0415
 
@@ -134,11 +135,13 @@ def _source(
     opening = Opening(_files(arguments.trace) if first is None else list(map(Path, first.files)))
     if first is None and opening.nbytes < AT_ONCE_NBYTES:
         # Without a name here: what the source does not keep of it is given back.
-        source = Source(_open(arguments, others, opening), others=others)
+        source = Source(_open(arguments, others, opening, is_new=False), others=others)
     else:
         source = Source(None, others=others, opening=opening, first=first)
         patience_s = 0.0 if first is None else PATIENCE_S
-        opening.start(lambda: _open(arguments, others, opening), source.replace, patience_s=patience_s)
+        # Of a large run without a first screen there is most likely no analysis either.
+        is_new = first is None and opening.nbytes >= MIN_NBYTES
+        opening.start(lambda: _open(arguments, others, opening, is_new=is_new), source.replace, patience_s=patience_s)
     source.keep = lambda: _keep(place, source)
     return source, opening
 
@@ -159,8 +162,12 @@ def _files(paths: Sequence[str]) -> list[Path]:
     return [] if any(map(is_url, paths)) else files_of(paths)
 
 
-def _open(arguments: argparse.Namespace, others: "OtherRuns", opening: "Opening") -> "Analysis":
-    """The analysis of the run, after those that were named to compare with: a mistake in a name is told at once."""
+def _open(arguments: argparse.Namespace, others: "OtherRuns", opening: "Opening", *, is_new: bool) -> "Analysis":
+    """The analysis of the run, after those that were named to compare with: a mistake in a name is told at once.
+
+    Args:
+        is_new: whether nothing is known of an earlier opening.
+    """
     with _no_collection():
         from ..collector.apart import analyze_apart  # noqa: PLC0415  the server may answer before it is loaded
         from ..timeline.commands.progress import ProgressBar  # noqa: PLC0415  as the analysis
@@ -180,6 +187,7 @@ def _open(arguments: argparse.Namespace, others: "OtherRuns", opening: "Opening"
             progress=update,
             describe=describe_trace,
             on_described=opening.analysing,
+            is_new=is_new,
         )
 
 

@@ -1,5 +1,6 @@
 """What a dashboard shows: an analysis that stays as it is, or one that is made anew while a job runs."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -58,6 +59,7 @@ class Source:
         self._compared_run: Run | None = None
         self._version = 0
         self._is_preparing = False
+        self._is_beginning = False
         self._others = others or OtherRuns([], None)
         self._compared = compared
         self._summary: Summary | None = None
@@ -206,6 +208,22 @@ class Source:
             if self._run is None:
                 self._run = Run(self._analysis, self._launches)
             return self._run
+
+    def begin_run(self) -> None:
+        """Make in the background what the timeline page is about to ask for, at once or as soon as the run has been opened."""
+        self.prepare()
+        with self._lock:
+            if self._run is not None or self._is_beginning or self.is_live:
+                return
+            self._is_beginning = True
+        threading.Thread(target=self._begin_run, name="tlkit-rows", daemon=True).start()
+
+    def _begin_run(self) -> None:
+        try:
+            with contextlib.suppress(LookupError):
+                self.run()
+        finally:
+            self._is_beginning = False
 
     def prepare(self) -> None:
         """Make soon, in the background, what the timeline page asks for: the first page has gone by then."""

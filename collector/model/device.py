@@ -3,6 +3,7 @@
 Where a trace has no steps (inference, a report of another tool), the whole recording of each rank counts as one.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ from .arrays import IntMatrix, Mask
 from .breakdown import Breakdown, break_down
 from .host_calls import Host, HostKind, read_host
 from .idle import BLOCKING_COPY, HOST_WORK, INPUT, QUEUED, REASONS, SYNCHRONISATION, divide_idle
-from .intervals import EMPTY, Intervals, intersect, normalise, of_spans, subtract, total, total_within, union
+from .intervals import EMPTY, Intervals, Times, intersect, normalise, of_spans, subtract, total, total_within, union
 from .kernels import Kernels, describe_kernels, is_copy
 from .steps import Steps
 
@@ -25,6 +26,9 @@ MAX_NAMES: Final = 3
 MAX_RATIO: Final = 0.6
 #: Transfers as fast as this share of the collectives of their size waited for nobody.
 FASTEST_RATIO: Final = 0.1
+#: Ranks of so many spans together are looked at by several threads.
+_MANY: Final = 1_000_000
+_THREADS: Final = 2
 #: Copies by what their names hold.
 _DIRECTIONS: Final = {"HtoD": "HtoD|Host -> Device", "DtoH": "DtoH|Device -> Host"}
 
@@ -107,23 +111,25 @@ def find_device(trace: Trace, steps: Steps, breakdown: Breakdown) -> Device | No
         steps = _recording(trace)
         breakdown = break_down(trace, steps)
     spans, launches = by_rank(trace.spans), by_rank(trace.launches)
+
+    def look_at(row: int) -> _OfRank:
+        own = spans.get(steps.ranks[row], trace.spans.iloc[:0])
+        launched = launches.get(steps.ranks[row], trace.launches.iloc[:0])
+        return _of_rank(steps, breakdown, row, own, launched, has_steps)
+
+    # Most of it is sorting and searching, for which no thread has to hold the interpreter.
+    with ThreadPoolExecutor(_THREADS) as pool:
+        work = map if len(trace.spans) < _MANY else pool.map
+        found = list(work(look_at, range(len(steps.ranks))))
+    hosts = dict(zip(steps.ranks, (each.host for each in found), strict=True))
     idle_ns = {reason: np.zeros(steps.start_ns.shape, dtype=np.int64) for reason in REASONS}
     overlappable = np.zeros(steps.start_ns.shape, dtype=np.int64)
-    hosts: dict[int, Host] = {}
-    named: dict[str, list[Cause]] = {reason: [] for reason in REASONS}
-    inside_graphs_ns = 0
-    for row, rank in enumerate(steps.ranks):
-        own, launched = spans.get(rank, trace.spans.iloc[:0]), launches.get(rank, trace.launches.iloc[:0])
-        host = hosts[rank] = read_host(own)
-        starts, ends = steps.start_ns[row], steps.end_ns[row]
-        _, by_reason = idle_of(steps, breakdown, row, own, host, launched, has_steps)
-        for reason, moments in by_reason.items():
-            idle_ns[reason][row] = total_within(moments, starts, ends)
-            if len(moments):
-                named[reason].append(_cause(moments, host, reason))
-        overlappable[row] = total_within(_free_kernels(own, breakdown, row), starts, ends)
-        inside_graphs_ns += total(intersect(by_reason[QUEUED], _inside_graphs(launched)))
-    chosen = _within(trace.spans[_is_on_device(trace.spans)], steps)
+    for row, each in enumerate(found):
+        overlappable[row] = each.overlappable_ns
+        for reason, ns in each.idle_ns.items():
+            idle_ns[reason][row] = ns
+    named = {reason: [each.causes[reason] for each in found if reason in each.causes] for reason in REASONS}
+    chosen = _activities(trace.spans.iloc[:0], spans, steps)
     copies, exposed_copies = _copies(chosen)
     return Device(
         has_steps=has_steps,
@@ -135,8 +141,41 @@ def find_device(trace: Trace, steps: Steps, breakdown: Breakdown) -> Device | No
         exposed_copies_ns=exposed_copies,
         kernels=describe_kernels(chosen, trace.launches, hosts),
         exposed=_exposed(_within(trace.collectives, steps), breakdown, steps),
-        inside_graphs_ns=inside_graphs_ns,
+        inside_graphs_ns=sum(each.inside_graphs_ns for each in found),
         overlappable_ns=overlappable,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OfRank:
+    """The device of one rank."""
+
+    host: Host
+    idle_ns: dict[str, Times]
+    """By reason and step."""
+    causes: dict[str, Cause]
+    overlappable_ns: Times
+    inside_graphs_ns: int
+
+
+def _of_rank(
+    steps: Steps,
+    breakdown: Breakdown,
+    row: int,
+    spans: pd.DataFrame,
+    launches: pd.DataFrame,
+    has_steps: bool,  # noqa: FBT001
+) -> _OfRank:
+    """See `idle_of` for what it is given."""
+    host = read_host(spans)
+    starts, ends = steps.start_ns[row], steps.end_ns[row]
+    _, by_reason = idle_of(steps, breakdown, row, spans, host, launches, has_steps)
+    return _OfRank(
+        host=host,
+        idle_ns={reason: total_within(moments, starts, ends) for reason, moments in by_reason.items()},
+        causes={reason: _cause(moments, host, reason) for reason, moments in by_reason.items() if len(moments)},
+        overlappable_ns=total_within(_free_kernels(spans, breakdown, row), starts, ends),
+        inside_graphs_ns=total(intersect(by_reason[QUEUED], _inside_graphs(launches))),
     )
 
 
@@ -195,9 +234,40 @@ def _before_first(by_reason: dict[str, Intervals], spans: pd.DataFrame) -> dict[
     }
 
 
+def _activities(empty: pd.DataFrame, spans: dict[int, pd.DataFrame], steps: Steps) -> pd.DataFrame:
+    """Of the activities of devices that begin in a step: `rank`, `name`, `start_ns` and `dur_ns`.
+
+    Column by column: tables of all columns of millions of spans take twice the time of all else here.
+
+    Args:
+        empty: the table of spans without any.
+        spans: by rank.
+    """
+    parts = []
+    for row, rank in enumerate(steps.ranks):
+        mine = spans.get(rank, empty)
+        at = np.flatnonzero(_is_on_device(mine))
+        start = mine["start_ns"].to_numpy()[at]
+        inside = _begins_within(start, steps, row)
+        at, start = at[inside], start[inside]
+        parts.append(
+            (mine["rank"].to_numpy()[at], mine["name"].cat.codes.to_numpy()[at], start, mine["dur_ns"].to_numpy()[at])
+        )
+    columns = [np.concatenate(values) for values in zip(*parts, strict=True)] if parts else [np.empty(0, np.int64)] * 4
+    names = pd.Categorical.from_codes(columns[1], categories=empty["name"].cat.categories)
+    return pd.DataFrame({"rank": columns[0], "name": names, "start_ns": columns[2], "dur_ns": columns[3]}, copy=False)
+
+
+def _begins_within(start: Times, steps: Steps, row: int) -> Mask:
+    """Which of some moments of a rank are in a step."""
+    position = np.searchsorted(steps.start_ns[row], start, side="right") - 1
+    inside: Mask = (position >= 0) & (start < steps.end_ns[row][np.maximum(position, 0)])
+    return inside
+
+
 def _free_kernels(spans: pd.DataFrame, breakdown: Breakdown, row: int) -> Intervals:
     """Where communication could be hidden: backward beside which none runs, or all kernels where there is no backward."""
-    communication = of_spans(spans[spans["lane_kind"] == str(LaneKind.COMMUNICATION)])
+    communication = of_spans(spans, (spans["lane_kind"] == str(LaneKind.COMMUNICATION)).to_numpy())
     moments = breakdown.moments[row]
     backward = moments.get(str(Category.BACKWARD), EMPTY)
     kernels = backward if len(backward) else union(moments[str(Category.FORWARD)], moments[str(Category.OTHER)])
@@ -226,30 +296,29 @@ def _within(table: pd.DataFrame, steps: Steps) -> pd.DataFrame:
     of_rank, kept = by_rank(table), []
     for row, number in enumerate(steps.ranks):
         mine = of_rank.get(number, table.iloc[:0])
-        start = mine["start_ns"].to_numpy()
-        position = np.searchsorted(steps.start_ns[row], start, side="right") - 1
-        kept.append(mine[(position >= 0) & (start < steps.end_ns[row][np.maximum(position, 0)])])
+        kept.append(mine[_begins_within(mine["start_ns"].to_numpy(), steps, row)])
     return pd.concat(kept) if kept else table.iloc[:0]
 
 
 def _cause(moments: Intervals, host: Host, reason: str) -> Cause:
     """What the host has open in these moments, or, where a call blocked it, has called."""
-    covered = total_within(moments, host.starts, host.ends)
-    if not len(covered):
+    if not len(host.starts):
         return Cause(calls=(), operators=(), annotation="")
     named = np.flatnonzero((host.kind == int(HostKind.ANNOTATION)) | (host.kind == int(HostKind.PREPROCESSING)))
     calls = np.flatnonzero((host.kind <= int(HostKind.COPYING)) & host.takes_time)
     if reason in {SYNCHRONISATION, BLOCKING_COPY}:
         # What follows a blocking call is that call's, too.
         calls = calls[host.kind[calls] == int(HostKind.COPYING if reason == BLOCKING_COPY else HostKind.SYNCHRONISING)]
-        covered = np.zeros_like(covered)
+        covered = np.zeros(len(host.starts), dtype=np.int64)
         until = np.append(host.starts[calls][1:], np.iinfo(np.int64).max)
         covered[calls] = total_within(moments, host.starts[calls], until)
         operator = host.open_at(host.operators, host.thread[calls], host.starts[calls])
         np.add.at(covered, operator[operator >= 0], covered[calls][operator >= 0])
         outer = host.open_at(named, host.thread[calls], host.starts[calls])
         np.add.at(covered, outer[outer >= 0], covered[calls][outer >= 0])
-    runtime = np.array([row for row in calls.tolist() if "::" not in host.names[host.name[row]]], dtype=np.int64)
+    else:
+        covered = total_within(moments, host.starts, host.ends)
+    runtime = calls[np.array(["::" not in name for name in host.names], dtype=bool)[host.name[calls]]]
     return Cause(
         calls=_by_name(host, runtime, covered),
         operators=_by_name(host, host.operators, covered),

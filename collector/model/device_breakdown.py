@@ -28,18 +28,18 @@ _KERNELS_INNER_FIRST: Final = (
 
 def assign_device(spans: pd.DataFrame) -> tuple[dict[str, Intervals], Intervals]:
     """Disjoint sets of moments by part, without `idle`, and hidden communication, of one rank's device."""
-    kind = spans["lane_kind"]
-    on_stream = kind == str(LaneKind.COMPUTE)
-    is_wait = on_stream & (spans["name"] == SYNCHRONIZE)
-    activities = spans[on_stream & ~is_wait]
-    category = activities["category"]
-    communication = of_spans(spans[kind == str(LaneKind.COMMUNICATION)])
-    copies = of_spans(activities[category == str(Category.H2D)])
-    waited = intersect(of_spans(spans[is_wait]), union(communication, copies))
+    # By masks: tables of some rows of all columns take longer than what is done with them.
+    kind, category = spans["lane_kind"], spans["category"]
+    on_stream = (kind == str(LaneKind.COMPUTE)).to_numpy()
+    is_wait = on_stream & (spans["name"] == SYNCHRONIZE).to_numpy()
+    is_activity = on_stream & ~is_wait
+    communication = of_spans(spans, (kind == str(LaneKind.COMMUNICATION)).to_numpy())
+    copies = of_spans(spans, is_activity & (category == str(Category.H2D)).to_numpy())
+    waited = intersect(of_spans(spans, is_wait), union(communication, copies))
     moments: dict[str, Intervals] = {}
     taken = EMPTY
     for each in _KERNELS_INNER_FIRST:
-        covered = subtract(of_spans(activities[category == str(each)]), waited)
+        covered = subtract(of_spans(spans, is_activity & (category == str(each)).to_numpy()), waited)
         moments[str(each)] = subtract(covered, taken)
         taken = union(taken, covered)
     hidden = intersect(communication, taken)
@@ -47,6 +47,6 @@ def assign_device(spans: pd.DataFrame) -> tuple[dict[str, Intervals], Intervals]
     taken = union(taken, communication)
     moments[str(Category.H2D)] = subtract(copies, taken)
     taken = union(taken, copies)
-    loading = of_spans(spans[kind == str(LaneKind.DATA)])
+    loading = of_spans(spans, (kind == str(LaneKind.DATA)).to_numpy())
     moments[str(Category.DATA)] = union(moments[str(Category.DATA)], subtract(loading, taken))
     return moments, hidden

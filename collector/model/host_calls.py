@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -65,6 +65,7 @@ _PATTERNS: Final = tuple(
 )  # fmt: skip
 
 
+@lru_cache(maxsize=1 << 16)
 def kind_of(name: str) -> HostKind:
     """What a span of the host is, by its name.
 
@@ -92,7 +93,11 @@ class Host:
 
     def moments(self, kinds: Sequence[HostKind], thread: int) -> Intervals:
         """When a span of these kinds is open; calls that return at once do not count as waiting."""
-        chosen = self.on(thread) & np.isin(self.kind, [int(kind) for kind in kinds]) & self.takes_time
+        is_wanted = np.zeros(len(HostKind), dtype=bool)
+        is_wanted[[int(kind) for kind in kinds]] = True
+        chosen = is_wanted[self.kind] & self.takes_time
+        if thread >= 0:
+            chosen &= self.on(thread)
         return normalise(self.starts[chosen], self.ends[chosen])
 
     @cached_property

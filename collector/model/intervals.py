@@ -37,10 +37,16 @@ def normalise(starts: Times, ends: Times) -> Intervals:
     return np.stack((starts[first], ends[last]), axis=1)
 
 
-def of_spans(spans: pd.DataFrame) -> Intervals:
-    """The moments covered by rows with `start_ns` and `dur_ns`."""
-    starts = spans["start_ns"].to_numpy(dtype=np.int64)
-    return normalise(starts, starts + spans["dur_ns"].to_numpy(dtype=np.int64))
+def of_spans(spans: pd.DataFrame, chosen: Mask | None = None) -> Intervals:
+    """The moments covered by rows with `start_ns` and `dur_ns`.
+
+    Args:
+        chosen: these rows only; None for all.
+    """
+    starts, took = spans["start_ns"].to_numpy(dtype=np.int64), spans["dur_ns"].to_numpy(dtype=np.int64)
+    if chosen is not None:
+        starts, took = starts[chosen], took[chosen]
+    return normalise(starts, starts + took)
 
 
 def union(*sets: Intervals) -> Intervals:
@@ -63,14 +69,45 @@ def _where(edges: Times, wanted: Mask) -> Intervals:
     return normalise(edges[:-1][wanted[:-1]], edges[1:][wanted[:-1]])
 
 
+def _is_normal(moments: Intervals) -> bool:
+    """Whether a set is in normal form."""
+    starts, ends = moments[:, 0], moments[:, 1]
+    return bool((ends > starts).all() and (starts[1:] > ends[:-1]).all())
+
+
+def _pieces(starts: Times, ends: Times, first: Integers, count: Integers, within: Intervals) -> Intervals:
+    """Of each stretch of `within` its parts in the stretches [starts[first], ends[first]), and so many that follow."""
+    count = np.maximum(count, 0)
+    owner = np.repeat(np.arange(len(within)), count)
+    at = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count) + first[owner]
+    return np.stack((np.maximum(starts[at], within[owner, 0]), np.minimum(ends[at], within[owner, 1])), axis=1)
+
+
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Moments in both sets."""
+    if _is_normal(left) and _is_normal(right):
+        if len(left) > len(right):
+            left, right = right, left
+        # Of the longer set only what reaches into the shorter one is looked at.
+        first = np.searchsorted(right[:, 1], left[:, 0], side="right")
+        last = np.searchsorted(right[:, 0], left[:, 1], side="left")
+        return _pieces(right[:, 0], right[:, 1], first, last - first, left)
     edges, in_left, in_right = _sweep(left, right)
     return _where(edges, (in_left > 0) & (in_right > 0))
 
 
 def subtract(left: Intervals, right: Intervals) -> Intervals:
     """Moments in `left` and not in `right`."""
+    if _is_normal(left) and _is_normal(right):
+        if not len(right):
+            return left
+        first = np.searchsorted(right[:, 1], left[:, 0], side="right")
+        last = np.searchsorted(right[:, 0], left[:, 1], side="left")
+        # The time before, between and after those of `right` that reach into a stretch; none of it where one covers the edge.
+        limit = np.iinfo(np.int64)
+        starts, ends = np.append(limit.min, right[:, 1]), np.append(right[:, 0], limit.max)
+        found = _pieces(starts, ends, first, last - first + 1, left)
+        return found[found[:, 1] > found[:, 0]]
     edges, in_left, in_right = _sweep(left, right)
     return _where(edges, (in_left > 0) & (in_right == 0))
 
@@ -88,12 +125,14 @@ def total_within(moments: Intervals, starts: Times, ends: Times) -> Times:
     """
     if not len(moments):
         return np.zeros(len(starts), dtype=np.int64)
-    before = np.concatenate(([0], np.cumsum(moments[:, 1] - moments[:, 0])))
+    begun, ended = np.ascontiguousarray(moments[:, 0]), np.ascontiguousarray(moments[:, 1])
+    # What was covered before each, less where it begins.
+    before = np.concatenate(([0], np.cumsum(ended - begun)))[:-1] - begun
 
     def covered_until(at: Times) -> Times:
-        index = np.searchsorted(moments[:, 0], at, side="right")
-        inside = np.minimum(at, moments[np.maximum(index - 1, 0), 1]) - moments[np.maximum(index - 1, 0), 0]
-        return np.where(index > 0, before[np.maximum(index - 1, 0)] + inside, 0)
+        last = np.searchsorted(begun, at, side="right") - 1
+        row = np.maximum(last, 0)
+        return np.where(last >= 0, np.minimum(at, ended[row]) + before[row], 0)
 
     covered: Times = covered_until(ends) - covered_until(starts)
     return covered

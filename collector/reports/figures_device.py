@@ -30,6 +30,8 @@ MAX_DEVICES: Final = 16
 MOVES_RATIO: Final = 0.02
 #: Two samples of a rank are no curve.
 MIN_SAMPLES: Final = 3
+#: Reasons of idle time by how much they take: each another grey, and neighbours far apart.
+_GREYS: Final = ("#5C5C5C", "#A8A8A8", "#7A7A7A", "#C6C6C6", "#6A6A6A", "#B6B6B6", "#8C8C8C", "#D8D8D8", "#9A9A9A")
 #: More steps are no background but a grey.
 MAX_STEPS: Final = 80
 _UNIT: Final = re.compile(r"\s+\(?(%|MHz|GHz|W|°C|C|[KMGT]i?B(?:/s)?|bytes(?:/s)?|ms|s|GB/s)\)?$")
@@ -161,9 +163,8 @@ def busy(device: Device, theme: str = "light") -> Figure:
         for part in PARTS
         if part != IDLE
     ]
-    greys = ("#707070", "#8A8A8A", "#A4A4A4", "#BEBEBE", "#D8D8D8")
     reasons = [
-        (REASON_WORDS[reason], greys[number % len(greys)], device.idle_ns[reason])
+        (REASON_WORDS[reason], _GREYS[number], device.idle_ns[reason])
         for number, reason in enumerate(sorted(REASONS, key=lambda reason: -float(device.idle_ns[reason].sum())))
     ]
     return {

@@ -10,6 +10,11 @@ from . import View
 def layout(view: View) -> Any:
     """The page; the state in the address is read by the script (assets/timeline/address.mjs)."""
     del view
+    return frame()
+
+
+def frame() -> Any:
+    """The page, which is the same of every run."""
     return html.Section(
         [
             html.Div(_tools(), className="toolbar"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from flask import Response, abort, request
+from flask import Response, abort, jsonify, request
 
 from ...collector.model.step_times import step_durations
 from ...collector.reports.palette import COLOURS, LABELS
@@ -22,6 +22,8 @@ from .rows import CATEGORIES, ORDER
 from .run import Run
 from .table import MAX_NAME, MAX_PAGE, Question, Table, name_of
 
+#: The status of an answer that is to come; browsers complain of what looks like an error.
+NOT_YET: Final = 202
 #: Rows that are drawn at a time.
 MAX_ROWS: Final = 400
 #: Characters of a list of rows, and ranks in it.
@@ -39,6 +41,11 @@ def _run(source: Source) -> Run:
     try:
         return source.run(is_compared=which == "1")
     except LookupError as error:
+        opening = source.opening
+        if opening is not None:  # which takes longer than questions wait: the page asks again
+            later = jsonify({"error": f"the run is being opened ({opening.describe()})"})
+            later.status_code = NOT_YET
+            abort(later)
         abort(404, description=str(error))
 
 

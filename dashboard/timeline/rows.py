@@ -5,6 +5,7 @@ searches.  Built once for a trace; costs a permutation and a byte a span (times.
 is drawn as what it waits for: such a span lies in its row in pieces (waits.py), which have times of their own.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +34,11 @@ ORDER: Final = (
     LaneKind.OTHER,
     LaneKind.TENSOR,
 )
+#: So many pairs of a kind and a name of lanes have numbers of two bytes.
+_FEW: Final = 2**15
+#: The lanes of so many spans are arranged by several threads: who has asked for them does nothing else meanwhile.
+_MANY: Final = 1_000_000
+_THREADS: Final = 2
 #: What a rectangle may show: the categories, and `idle` for a wait in which nothing that was recorded goes on.
 CATEGORIES: Final = PARTS
 
@@ -130,31 +136,24 @@ def make_rows(trace: Trace, breakdown: Breakdown | None = None) -> Rows:
     start, took = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
     lanes = _lanes(trace)
     members = np.concatenate([mine for *_, mine in lanes]) if lanes else np.empty(0, dtype=np.int32)
-    described: list[tuple[int, int, int, int]] = []
-    first = [0]
-    odd: list[np.ndarray] = []
-    odd_ns: list[np.ndarray] = []
-    stop = 0
-    for rank, kind, lane, mine in lanes:
-        begin, stop = stop, stop + len(mine)
-        starts, ends = start[mine], start[mine] + took[mine]
-        # Of those that begin together the longest encloses the others.
-        order = np.lexsort((-ends, starts))
-        starts, ends = starts[order], ends[order]
-        depth = _depths(starts, ends)
-        by_depth = np.argsort(depth, kind="stable")
-        members[begin:stop] = mine[order][by_depth]
-        ends, at = ends[by_depth], begin
-        for level, count in enumerate(filter(None, np.bincount(depth).tolist())):
-            described.append((rank, kind, lane, level))
-            # What overlaps against the rules of nesting would break the binary search.
-            of_row = ends[at - begin : at - begin + count]
-            ascending = np.maximum.accumulate(of_row)
-            late = np.flatnonzero(ascending != of_row)
-            odd.append(late + at)
-            odd_ns.append(ascending[late])
-            at += int(count)
-            first.append(at)
+    stops = np.cumsum([len(mine) for *_, mine in lanes]).tolist()
+
+    def arrange(mine: np.ndarray, stop: int) -> tuple[list[int], np.ndarray, np.ndarray]:
+        begin = stop - len(mine)
+        members[begin:stop], ends, counts = _nested(mine, start[mine], took[mine])
+        late, late_ns = _late(ends, counts)
+        return counts, late + begin, late_ns
+
+    # Most of it is sorting, for which no thread has to hold the interpreter.
+    with ThreadPoolExecutor(_THREADS) as pool:
+        work = map if len(spans) < _MANY else pool.map
+        arranged = list(work(arrange, [mine for *_, mine in lanes], stops))
+    described = [
+        (rank, kind, lane, level)
+        for (rank, kind, lane, _), (counts, *_) in zip(lanes, arranged, strict=True)
+        for level in range(len(counts))
+    ]
+    first = np.concatenate(([0], np.cumsum([count for counts, *_ in arranged for count in counts], dtype=np.int64)))
     codes = np.array([CATEGORIES.index(str(name)) for name in spans["category"].cat.categories] or [0], dtype=np.int8)
     columns = np.array(described, dtype=np.int64).reshape(len(described), 4)
     none = np.empty(0, dtype=np.int64)
@@ -164,15 +163,52 @@ def make_rows(trace: Trace, breakdown: Breakdown | None = None) -> Rows:
         kind=columns[:, 1].astype(np.int8),
         depth=columns[:, 3].astype(np.int8),
         ranks=columns[:, 0].astype(np.int32),
-        first=np.array(first, dtype=np.int64),
+        first=first.astype(np.int64),
         span=members,
         start_ns=Starts(start, members),
-        end_ns=Ends(start, took, members, np.concatenate((none, *odd)), np.concatenate((none, *odd_ns))),
+        end_ns=Ends(
+            start,
+            took,
+            members,
+            np.concatenate((none, *(late for _, late, _ in arranged))),
+            np.concatenate((none, *(late_ns for *_, late_ns in arranged))),
+        ),
         category=Codes(codes, spans["category"].cat.codes.to_numpy(), members),
         spans=spans,
     )
     pieces = None if breakdown is None else find_pieces(trace, breakdown, CATEGORIES)
     return rows if pieces is None else _in_pieces(rows, pieces)
+
+
+def _nested(mine: np.ndarray, starts: np.ndarray, took: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Spans of a lane by depth and start, with their ends; and how many each depth has, of those that have any."""
+    ends = starts + took
+    if (starts[1:] > starts[:-1]).all():
+        if (starts[1:] >= ends[:-1]).all():  # one after the other, as on most lanes
+            return mine, ends, [len(mine)]
+    else:
+        # Of those that begin together the longest encloses the others.
+        order = np.lexsort((-ends, starts))
+        mine, starts, ends = mine[order], starts[order], ends[order]
+    depth = _depths(starts, ends)
+    by_depth = np.argsort(depth, kind="stable")
+    return mine[by_depth], ends[by_depth], list(filter(None, np.bincount(depth).tolist()))
+
+
+def _late(ends: np.ndarray, counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Which spans of a lane's rows end before one in front of them, against the rules of nesting, and when that one ends.
+
+    They would break the binary search.
+    """
+    found, found_ns, at = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)], 0
+    for count in counts:
+        of_row = ends[at : at + count]
+        ascending = np.maximum.accumulate(of_row)
+        late = np.flatnonzero(ascending != of_row)
+        found.append(late + at)
+        found_ns.append(ascending[late])
+        at += count
+    return np.concatenate(found), np.concatenate(found_ns)
 
 
 def _in_pieces(rows: Rows, pieces: Pieces) -> Rows:
@@ -216,7 +252,8 @@ def _lanes(trace: Trace) -> list[tuple[int, int, int, np.ndarray]]:
     # Rank by rank, which takes a fraction of the memory of all spans at once.
     for rank, rows in _rows_of_ranks(spans["rank"].to_numpy()):
         code = kind[rows].astype(np.int64) * len(names) + name[rows]
-        order = np.argsort(code, kind="stable")
+        # Numbers of two bytes are sorted by counting.
+        order = np.argsort(code.astype(np.int16) if len(kinds) * len(names) <= _FEW else code, kind="stable")
         code = code[order]
         numbers = (order + rows.start if isinstance(rows, slice) else rows[order]).astype(np.int32)
         bounds = np.concatenate(([0], np.flatnonzero(code[1:] != code[:-1]) + 1, [len(code)]))

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tlkit.collector import apart, make_report
+from tlkit.collector import apart, kept, make_report
 from tlkit.collector.analysis import Analysis, analyze
 from tlkit.collector.apart import analyze_apart
+from tlkit.collector.kept import analyze_kept
 from tlkit.dashboard.run_header import describe_trace
+from tlkit.timeline import open_trace
 from tlkit.timeline.errors import UsageError
 from tlkit.timeline.read import open as opening
 from tlkit.timeline.read.cache import is_mapped
@@ -72,11 +74,37 @@ def test_another_process_reads_and_analyses(run: Path, monkeypatch: pytest.Monke
     assert dict(known)["ranks"].startswith(f"{RANKS} ranks")
     assert max(done for done, _ in progress) > 0
     assert multiprocessing.active_children() == []
-    monkeypatch.setattr(apart, "_have_kept", pytest.fail)
+    monkeypatch.setattr(apart._Other, "begin", pytest.fail)
     assert said(analyze_apart(str(run))) == said(found)
     assert times == []
     monkeypatch.setenv("TLKIT_CACHE_DIR", "")
     assert said(analyze(str(run))) == said(found)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_it_analyses_what_was_only_read(run: Path, monkeypatch: pytest.MonkeyPatch, *, is_new: bool) -> None:
+    """Of a run whose columns are kept this process neither reads the files nor analyses, whenever the other one begins."""
+    open_trace(str(run))
+    times = read_here(monkeypatch)
+    known: list[tuple[str, str]] = []
+    with monkeypatch.context() as here:
+        here.setattr(kept, "analyze", pytest.fail)
+        found = analyze_apart(str(run), describe=describe_trace, on_described=known.extend, is_new=is_new)
+
+    assert times == []
+    assert is_mapped(found.trace.spans["start_ns"].to_numpy())
+    assert dict(known)["ranks"].startswith(f"{RANKS} ranks")
+    assert multiprocessing.active_children() == []
+    assert said(found) == said(analyze(str(run)))
+
+
+def test_it_ends_where_the_analysis_was_kept_after_all(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a process that began because everything seemed to be new."""
+    before = said(analyze_kept(str(run)))
+    monkeypatch.setattr(apart._Other, "finish", pytest.fail)
+
+    assert said(analyze_apart(str(run), is_new=True)) == before
+    assert multiprocessing.active_children() == []
 
 
 def test_its_error_is_this_ones(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route
 
 from tests.attack.harness import wait_for as until
 from tlkit.timeline.read import cache_entries
@@ -102,3 +102,32 @@ def test_what_the_run_does_not_say_is_gone_with_it(
         assert page.get_by_text(mark).count() == 0
         assert page.evaluate("window.hacked") is None
         until(lambda: SENTENCE.encode() in kept.read_bytes(), "the right screen is not kept")
+
+
+def test_the_timeline_is_drawn_as_soon_as_the_run_is_there(
+    browser: Browser, opened: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Its page stays as it is, and what is asked too early is asked again."""
+    cache, _ = opened
+    gate = tmp_path / "gate"
+    asked: list[str] = []
+
+    def too_early(route: Route) -> None:
+        asked.append(route.request.url)
+        if len(asked) == 1:
+            route.fulfill(status=202, json={"error": "the run is being opened"})
+        else:
+            route.continue_()
+
+    with served(gate, cache) as url, visited(browser) as page:
+        page.route("**/data/rows*", too_early)
+        page.goto(f"{url}timeline")
+        page.get_by_text("the run is being opened").wait_for()
+        page.locator("#timeline").evaluate("place => { place.isTheSame = true; }")
+        gate.touch()
+        page.wait_for_selector("#timeline[data-painted]")
+        until(lambda: not page.locator("#timeline-details").inner_text(), "it says that it waits, and does not")
+        until(lambda: is_quiet(page, 1200), "it goes on asking")
+
+        assert page.locator("#timeline").evaluate("place => place.isTheSame")
+        assert len(asked) == 2

@@ -397,3 +397,17 @@ def test_names_of_spans_and_lanes_stay_text(page: Page, tmp_path: Path) -> None:
         page.goto("about:blank")
     finally:
         stop(process)
+
+
+def test_names_that_are_too_long_are_told_by_what_matters(page: Page, slow_rank: str) -> None:
+    """Brackets behind a name go first, then its middle; of a few characters it is the beginning, unless a number counts."""
+    page.goto(f"{slow_rank}/timeline")
+    page.wait_for_selector("#timeline[data-painted]")
+    found = page.evaluate("""async () => {
+      const { fitted } = await import("/assets/timeline/colours.mjs"), g = { font: "x", measureText: text => ({ width: text.length }) };
+      const asked = [["forward", 9], ["thread 4037 (python3.8)", 12], ["ncclKernel_AllReduce(ncclWork*)", 6], ["a_long_name_of_it", 12], ["ProfilerStep#552", 7],
+        ["abcdef", 2], ["(all of it)", 8]];
+      return asked.map(([text, wide]) => fitted(g, text, wide));
+    }""")
+
+    assert found == ["forward", "thread 4037", "ncclK…", "a_long…of_it", "Pro…552", "", "(all of…"]

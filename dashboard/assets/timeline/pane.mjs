@@ -9,9 +9,9 @@ export class Pane {
   /** run: "0", or "1" for the one that is compared; shift: what is added to the view's times to have the pane's. */
   constructor(run, words = "") {
     this.run = run; this.words = words; this.shift = 0; this.first = 0; this.tile = null; this.names = new Map();
-    this.path = []; this.steps = null; this.counters = {}; this.rows = null; this.top = 0; this.height = 0; this.left = 0; this.width = 1;
+    this.path = []; this.steps = null; this.counters = {}; this.rows = null; this.asked = ""; this.top = 0; this.height = 0; this.left = 0; this.width = 1;
   }
-  async load() { this.rows = await json("rows", { run: this.run }); this.names.clear(); this.tile = null; }
+  async load() { this.rows = await json("rows", { run: this.run }); this.names.clear(); this.tile = null; this.asked = ""; }
   arrange(options) { this.layout = makeLayout(this.rows, options); this.itemOfRow = new Map(); for (const item of this.layout.items) if (item.type === "row") this.itemOfRow.set(item.row, item); }
 
   y(item) { return this.top + item.top - (item.isPinned ? 0 : this.first); }
@@ -30,6 +30,8 @@ export class Pane {
     const shown = this.visible(), rows = shown.filter(item => item.type === "row").map(item => item.row).sort((a, b) => a - b);
     const columns = Math.min(Math.max(Math.round(this.width), 1), 4096), window = { run: this.run, low, high };
     const counters = shown.filter(item => item.type === "counter").map(item => item.counter).sort((a, b) => a - b);
+    const asked = JSON.stringify([low, high, columns, rows, counters, wantsPath]);
+    if (asked === this.asked) return; // what is there already
     const [buffer, steps, path, values] = await Promise.all([
       rows.length ? bytes("view", { ...window, rows: ranges(rows), columns }) : null,
       json("steps", window),
@@ -37,7 +39,7 @@ export class Pane {
       counters.length ? json("counter", { ...window, numbers: ranges(counters), columns }) : {},
     ]);
     this.tile = { low, high, columns, rows, ...decode(buffer) };
-    this.steps = steps; this.path = path.stretches; this.counters = values;
+    this.steps = steps; this.path = path.stretches; this.counters = values; this.asked = asked;
   }
 
   async label() { // names of spans that are wide enough to carry one

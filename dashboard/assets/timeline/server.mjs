@@ -1,10 +1,12 @@
-// Questions to the server; an error is what it says.
+// Questions to the server; an error is what it says, and whether it may be asked again later.
+const NOT_YET = 202; // the run is still being opened
+
 async function answerTo(path, parameters, signal) {
   const answer = await fetch(`/data/${path}?${new URLSearchParams(parameters)}`, { signal });
-  if (answer.ok) return answer;
+  if (answer.ok && answer.status !== NOT_YET) return answer;
   let words = answer.statusText;
   try { words = (await answer.json()).error || words; } catch { /* not ours */ }
-  throw new Error(words);
+  throw Object.assign(new Error(words), { isLater: answer.status === NOT_YET });
 }
 
 export async function json(path, parameters = {}, signal = undefined) { return (await answerTo(path, parameters, signal)).json(); }

@@ -27,7 +27,14 @@ export class Timeline {
     this.busy = false; this.again = false; this.isRestored = false; this.hasPath = false; this.focus = null; this.drag = null; this.pointer = { x: -1, y: -1, ns: 0 };
     this.forget();
     listen(this); this.listen();
-    this.ready = this.load().catch(error => this.say(error.message));
+    this.ready = this.begin();
+  }
+  async begin() { // of a run that is still being opened it is asked for again and again
+    const late = setTimeout(() => { if (!this.rows) this.say("The timeline is being prepared …"); }, 400);
+    for (let isLater = true; isLater && !this.rows;) {
+      try { await this.load(() => { clearTimeout(late); this.say(""); }); return; } catch (error) { this.say(error.message); isLater = error.isLater && this.element.isConnected; }
+      await new Promise(done => setTimeout(done, 1000));
+    }
   }
 
   // What other modules ask.
@@ -66,10 +73,10 @@ export class Timeline {
     await this.ask();
   }
 
-  async load() {
+  async load(onRows = () => {}) {
     const before = this.rows, atEnd = before && this.view.high >= before.end_ns * 0.999;
     if (before) { const known = await json("version"); if (known.version === this.version) return; }
-    await this.panes[0].load();
+    await this.panes[0].load(); onRows();
     const rows = this.rows; this.version = rows.version; this.view.end = Math.max(rows.end_ns, 1);
     this.arrange(); this.legend();
     if (!before) { await this.restore(); this.isRestored = true; }

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from tlkit.collector import Analysis, analyze
+from tlkit.collector import Analysis, analyze, make_report
 from tlkit.collector.commands.analyze import main
+from tlkit.collector.model import device
+from tlkit.collector.model.idle import REASONS
+from tlkit.collector.reports import figures_device
 
 MS = 1000
 
@@ -142,3 +145,22 @@ def test_real_traces_of_profilers_are_reported(
         assert main([str(path)]) == 0
         assert main([str(path), "--json", "-"]) == 0
         capsys.readouterr()
+
+
+def test_ranks_of_a_large_run_are_looked_at_by_several_threads(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same to say, to the last number."""
+    few = make_report(analyze(trace))
+    monkeypatch.setattr(device, "_MANY", 0)
+
+    assert make_report(analyze(trace)) == few
+
+
+def test_reasons_of_idle_time_have_a_grey_each(trace: Path) -> None:
+    """However many there are, no two look the same."""
+    assert len(set(figures_device._GREYS)) == len(figures_device._GREYS) >= len(REASONS)
+    assert figures_device.busy(_device(analyze(trace)))["data"]
+
+
+def _device(analysis: Analysis) -> device.Device:
+    assert analysis.device is not None
+    return analysis.device

@@ -9,7 +9,8 @@ import pytest
 from tlkit.collector.analysis import Analysis
 from tlkit.collector.kept import analyze_kept
 from tlkit.dashboard import cli
-from tlkit.dashboard.app import first_screen, page, pages_of
+from tlkit.dashboard import source as source_module
+from tlkit.dashboard.app import create_app, first_screen, page, pages_of
 from tlkit.dashboard.opening import Opening
 from tlkit.dashboard.run_header import describe_trace
 from tlkit.dashboard.source import Source
@@ -124,4 +125,30 @@ def test_a_run_whose_first_screen_was_kept_is_opened_behind_it(ask: str) -> None
     opening.wait(60)
 
     assert (source.analysis is None) == (ask == "stop")
+    opening.check()
+
+
+def test_the_timeline_is_there_before_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page waits for nothing; what its script asks for does, and says so when that takes too long."""
+    monkeypatch.setattr(source_module, "WAIT_S", 0.0)
+    goes_on, analysis = threading.Event(), analyze_kept(SAMPLE)
+    opening = Opening()
+    source = Source(None, opening=opening, first=first_screen(Source(analysis)))
+    client = create_app(source).server.test_client()
+
+    def read() -> Analysis:
+        assert goes_on.wait(60)
+        return analysis
+
+    opening.start(read, source.replace, patience_s=3600)
+    made = shown(source, "timeline")
+    early = client.get("/data/rows")
+    goes_on.set()
+    opening.wait(60)
+
+    assert "timeline-legend" in made
+    assert early.status_code == 202
+    assert "being opened" in early.get_json()["error"]
+    assert shown(source, "timeline") == made
+    assert client.get("/data/rows").status_code == 200
     opening.check()

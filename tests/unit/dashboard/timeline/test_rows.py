@@ -1,5 +1,7 @@
 """Waits in the colour of what is waited for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,9 @@ from hypothesis import strategies as st
 from tests.fuzzing import examples
 from tests.traces import make_trace
 from tlkit.collector import analyze
+from tlkit.dashboard.timeline import rows as rows_module
 from tlkit.dashboard.timeline.rows import CATEGORIES, make_rows
+from tlkit.timeline.model.trace import SPAN_COLUMNS, make_table
 from tlkit.timeline.vocabulary import SYNCHRONIZE, LaneKind
 
 from .runs import MS, run_of, slow_rank
@@ -64,3 +68,46 @@ def test_a_wait_in_pieces_is_found_as_one_span() -> None:
 
     assert [CATEGORIES[code] for code in rows.category[first:last]] == ["negotiate", "collective"]
     assert rows.start_ns[first] == pytest.approx(32 * MS)
+
+
+@settings(max_examples=examples(25))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 12)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_lanes_of_many_spans_are_arranged_as_those_of_few(described: list[tuple[int, str, int, int]]) -> None:
+    """By several threads or one, whatever the lanes are sorted by: those after one another, nested, and against the rules."""
+    described = sorted(described, key=lambda span: span[0])
+    rank, lane, start, took = map(list, zip(*described, strict=True))
+    spans = make_table(
+        SPAN_COLUMNS,
+        {
+            "rank": rank,
+            "lane": lane,
+            "lane_kind": ["compute"] * len(rank),
+            "category": ["forward"] * len(rank),
+            "name": ["x"] * len(rank),
+            "start_ns": start,
+            "dur_ns": took,
+            "args_row": [-1] * len(rank),
+        },
+    )
+    trace = replace(make_trace([[[("forward", 1.0)]]]), spans=spans)
+    few = make_rows(trace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "_MANY", 0)
+        patch.setattr(rows_module, "_FEW", 0)
+        many = make_rows(trace)
+    for name in ("lane", "kind", "depth", "ranks", "first", "span"):
+        assert getattr(few, name).tolist() == getattr(many, name).tolist()
+    assert few.start_ns[:].tolist() == many.start_ns[:].tolist()
+    assert few.end_ns[:].tolist() == many.end_ns[:].tolist()
+    for row in range(len(few)):
+        mine = slice(int(few.first[row]), int(few.first[row + 1]))
+        assert (np.diff(few.start_ns[mine]) >= 0).all()
+        assert (np.diff(few.end_ns[mine]) >= 0).all()
+    assert sorted(few.span.tolist()) == list(range(len(rank)))
+    assert {CATEGORIES[number] for number in few.category.used()} == {"forward"}  # type: ignore[attr-defined]
