@@ -131,9 +131,10 @@ def _of_unknown_size(facts: Facts, moving_ns: Floats, table: pd.DataFrame, evide
     What is over so soon has few bytes: one or two of those a step nothing makes quicker, and many can travel together.
     """
     count, transfer_ns = evidence["collectives_per_step"], float(table["transfer_ns"].median())
-    if count <= FEW and transfer_ns <= SHORT_NS:
+    few = MAX_OF_SHARDED if (table["kind"] == GATHERED).any() else FEW
+    if count <= few and transfer_ns <= SHORT_NS:
         return []
-    are_many = count > FEW and transfer_ns <= SHORT_NS / 2
+    are_many = count > few and transfer_ns <= SHORT_NS / 2
     factor = 1 / count if are_many else HALF
     outcome = facts.outcome(_scaled(facts, factor, factor, contention=factor))
     return [
