@@ -181,7 +181,7 @@ HABITS = (
 FRESH_CASES = HOOKS + REDUCTIONS + LOOPS + DATA + RANKS + HEALTHY + HABITS
 
 
-def _stranger(
+def stranger(
     name: str,
     script: str,
     class_: str,
@@ -197,8 +197,8 @@ def _stranger(
 
 # What a setting costs, a run alone does not tell: on a loaded machine the load comes before it.
 STRANGERS = (
-    _stranger("support tickets", "support_tickets", "data", ("slow-loader",)),
-    _stranger(
+    stranger("support tickets", "support_tickets", "data", ("slow-loader",)),
+    stranger(
         "tiles from an archive",
         "tiles_from_archive",
         "data",
@@ -206,9 +206,9 @@ STRANGERS = (
         (1,),
         recorder="instrument",
     ),
-    _stranger("weight histograms", "weight_histograms", "compute", ("host-code",), TWO, recorder="instrument"),
-    _stranger("a head is trained", "finetune_head", "compute", ("costly-settings",), TWO, may_lack_cores=True),
-    _stranger(
+    stranger("weight histograms", "weight_histograms", "compute", ("host-code",), TWO, recorder="instrument"),
+    stranger("a head is trained", "finetune_head", "compute", ("costly-settings",), TWO, may_lack_cores=True),
+    stranger(
         "sensor windows",
         "sensor_autoencoder",
         "compute",
@@ -217,10 +217,10 @@ STRANGERS = (
         recorder="instrument",
         may_lack_cores=True,
     ),
-    _stranger("click rates", "click_rate", "straggler", ("slow-host-code",), (0,), recorder="instrument", size=3),
-    _stranger("frames of speech", "speech_frames", "straggler", ("slow-forward",), (0,), steps=90),
-    _stranger("metrics of each class", "per_class_metrics", "communication", ("blocking-calls",), size=4),
-    _stranger(
+    stranger("click rates", "click_rate", "straggler", ("slow-host-code",), (0,), recorder="instrument", size=3),
+    stranger("frames of speech", "speech_frames", "straggler", ("slow-forward",), (0,), steps=90),
+    stranger("metrics of each class", "per_class_metrics", "communication", ("blocking-calls",), size=4),
+    stranger(
         "a language model's monitor",
         "char_lm_monitor",
         "straggler",
@@ -228,7 +228,7 @@ STRANGERS = (
         (0,),
         also_causes=("interpreter-lock",),
     ),
-    _stranger(
+    stranger(
         "a recommender's items",
         "item_embeddings",
         "compute",
@@ -237,10 +237,10 @@ STRANGERS = (
         also=("communication",),
         may_lack_cores=True,
     ),
-    _stranger("nodes of a graph", "graph_nodes", "compute", ("garbage-collection",), TWO, recorder="instrument"),
-    _stranger("sentences of many lengths", "translate_varlen", "healthy"),
-    _stranger("a residual network", "resnet_large_batch", "healthy", recorder="instrument"),
-    _stranger(
+    stranger("nodes of a graph", "graph_nodes", "compute", ("garbage-collection",), TWO, recorder="instrument"),
+    stranger("sentences of many lengths", "translate_varlen", "healthy"),
+    stranger("a residual network", "resnet_large_batch", "healthy", recorder="instrument"),
+    stranger(
         "a forecaster with callbacks",
         "forecaster_callbacks",
         "healthy",
@@ -249,20 +249,20 @@ STRANGERS = (
         # They are short epochs, and it does collect at the end of each.
         also_causes=("garbage-collection",),
     ),
-    _stranger("gradients accumulated", "accumulate_ddp", "healthy", recorder="instrument", steps=160),
-    _stranger("images that grow", "progressive_resize", "healthy"),
+    stranger("gradients accumulated", "accumulate_ddp", "healthy", recorder="instrument", steps=160),
+    stranger("images that grow", "progressive_resize", "healthy"),
 )
 
 # A second author's.  Three ranks on two cores lack cores in any case.
 MORE_STRANGERS = (
-    _stranger("tags of words", "crf_tagger", "compute", ("python-loop",), TWO),
-    _stranger("music by events", "music_events", "compute", ("python-loop",), TWO, recorder="instrument"),
-    _stranger("masks of leaves", "leaf_masks", "compute", ("slowing-down",), TWO, recorder="instrument"),
-    _stranger("few scans", "few_scans", "data", ("worker-start-up",)),
-    _stranger("light curves", "light_curves", "data", ("slow-loader",), recorder="instrument"),
-    _stranger("faces", "emoji_vae", "straggler", ("periodic-slow-host-code",), (0,)),
-    _stranger("clauses of contracts", "contracts", "straggler", ("uneven-batches",), (1,)),
-    _stranger(
+    stranger("tags of words", "crf_tagger", "compute", ("python-loop",), TWO),
+    stranger("music by events", "music_events", "compute", ("python-loop",), TWO, recorder="instrument"),
+    stranger("masks of leaves", "leaf_masks", "compute", ("slowing-down",), TWO, recorder="instrument"),
+    stranger("few scans", "few_scans", "data", ("worker-start-up",)),
+    stranger("light curves", "light_curves", "data", ("slow-loader",), recorder="instrument"),
+    stranger("faces", "emoji_vae", "straggler", ("periodic-slow-host-code",), (0,)),
+    stranger("clauses of contracts", "contracts", "straggler", ("uneven-batches",), (1,)),
+    stranger(
         "a memory bank",
         "memory_bank",
         "communication",
@@ -271,39 +271,39 @@ MORE_STRANGERS = (
         size=3,
         may_lack_cores=True,
     ),
-    _stranger("words that are spoken", "keyword_spotting", "compute", ("recomputation",), TWO),
-    _stranger("sharpness", "sharp_minima", "healthy", recorder="instrument"),
-    _stranger("textures", "texture_gan", "healthy"),
-    _stranger("heat", "heat_equation", "healthy", size=3, may_lack_cores=True),
+    stranger("words that are spoken", "keyword_spotting", "compute", ("recomputation",), TWO),
+    stranger("sharpness", "sharp_minima", "healthy", recorder="instrument"),
+    stranger("textures", "texture_gan", "healthy"),
+    stranger("heat", "heat_equation", "healthy", size=3, may_lack_cores=True),
 )
 
 # A third author's, who knew none of the rules.
 THIRD_STRANGERS = (
-    _stranger("the echo of a room", "echo_tail", "compute", ("slow-stretch",), TWO),
-    _stranger("captions", "captions_clipped", "communication", ("reduced-again",)),
-    _stranger("heartbeats", "heartbeats", "compute", ("starved-of-cores",), TWO),
-    _stranger("seismic phases", "seismic_phases", "compute", ("host-code-in-model",), TWO),
-    _stranger("bird songs", "bird_songs", "data", (), TWO),
-    _stranger("distilled pets", "distilled_pets", "straggler", ("slow-forward",), (0,), size=4),
-    _stranger("point clouds", "point_clouds", "communication", ("many-small-collectives",), recorder="instrument"),
-    _stranger("rare species", "rare_species", "data", ("epoch-start",), TWO, recorder="instrument"),
-    _stranger("baskets", "baskets", "data", ("slow-loader-on-some-ranks",), (2, 3), recorder="instrument", size=4),
-    _stranger("river levels", "river_levels", "straggler", ("starved-rank",), (1,), recorder="instrument"),
-    _stranger("returns of a lidar", "lidar_returns", "straggler", (), (1,), recorder="instrument", size=3),
-    _stranger("grades of retinas", "retina_grades", "compute", ("periodic-stalls",), TWO, recorder="instrument"),
-    _stranger("pendulums", "pendulums", "healthy"),
-    _stranger("words in a loop", "looped_words", "healthy", size=3),
-    _stranger("far apart", "far_apart", "healthy", recorder="instrument"),
-    _stranger("a painted field", "painted_field", "healthy", recorder="instrument"),
+    stranger("the echo of a room", "echo_tail", "compute", ("slow-stretch",), TWO),
+    stranger("captions", "captions_clipped", "communication", ("reduced-again",)),
+    stranger("heartbeats", "heartbeats", "compute", ("starved-of-cores",), TWO),
+    stranger("seismic phases", "seismic_phases", "compute", ("host-code-in-model",), TWO),
+    stranger("bird songs", "bird_songs", "data", (), TWO),
+    stranger("distilled pets", "distilled_pets", "straggler", ("slow-forward",), (0,), size=4),
+    stranger("point clouds", "point_clouds", "communication", ("many-small-collectives",), recorder="instrument"),
+    stranger("rare species", "rare_species", "data", ("epoch-start",), TWO, recorder="instrument"),
+    stranger("baskets", "baskets", "data", ("slow-loader-on-some-ranks",), (2, 3), recorder="instrument", size=4),
+    stranger("river levels", "river_levels", "straggler", ("starved-rank",), (1,), recorder="instrument"),
+    stranger("returns of a lidar", "lidar_returns", "straggler", (), (1,), recorder="instrument", size=3),
+    stranger("grades of retinas", "retina_grades", "compute", ("periodic-stalls",), TWO, recorder="instrument"),
+    stranger("pendulums", "pendulums", "healthy"),
+    stranger("words in a loop", "looped_words", "healthy", size=3),
+    stranger("far apart", "far_apart", "healthy", recorder="instrument"),
+    stranger("a painted field", "painted_field", "healthy", recorder="instrument"),
 )
 
 # A fourth author's, who knew none of the rules either: TensorFlow, Keras on each of its backends, and JAX.
 FOURTH_STRANGERS = (
-    _stranger("noise of turbines", "turbine_noise", "compute", (), TWO, steps=100, framework="tensorflow"),
-    _stranger("pressed flowers", "pressed_flowers", "data", (), TWO, framework="tensorflow"),
-    _stranger("tables of tides", "tide_tables", "data", (), TWO, framework="tensorflow"),
-    _stranger("traffic signs", "traffic_signs", "compute", (), TWO, framework="tensorflow"),
-    _stranger(
+    stranger("noise of turbines", "turbine_noise", "compute", (), TWO, steps=100, framework="tensorflow"),
+    stranger("pressed flowers", "pressed_flowers", "data", (), TWO, framework="tensorflow"),
+    stranger("tables of tides", "tide_tables", "data", (), TWO, framework="tensorflow"),
+    stranger("traffic signs", "traffic_signs", "compute", (), TWO, framework="tensorflow"),
+    stranger(
         "spectra of stars",
         "star_spectra",
         "straggler",
@@ -313,9 +313,9 @@ FOURTH_STRANGERS = (
         may_lack_cores=True,
         framework="tensorflow",
     ),
-    _stranger("topics of the news", "news_topics", "communication", framework="tensorflow"),
-    _stranger("samples of soil", "soil_samples", "communication", framework="tensorflow"),
-    _stranger(
+    stranger("topics of the news", "news_topics", "communication", framework="tensorflow"),
+    stranger("samples of soil", "soil_samples", "communication", framework="tensorflow"),
+    stranger(
         "fields from above",
         "satellite_fields",
         "data",
@@ -325,41 +325,41 @@ FOURTH_STRANGERS = (
         may_lack_cores=True,
         framework="tensorflow",
     ),
-    _stranger("readings of meters", "meter_readings", "data", (), TWO, framework="keras"),
-    _stranger("lengths of proteins", "protein_lengths", "compute", (), TWO, steps=80, framework="optax"),
-    _stranger("colours of lakes", "lake_colours", "compute", (), TWO, framework="optax"),
-    _stranger("pollen of birches", "birch_pollen", "straggler", (), (1,), framework="keras"),
-    _stranger("glass fibres", "glass_fibres", "healthy", framework="tensorflow"),
-    _stranger("a valley is sought", "valley_seeker", "healthy", framework="optax"),
-    _stranger("forged coins", "forged_coins", "healthy", framework="tensorflow"),
+    stranger("readings of meters", "meter_readings", "data", (), TWO, framework="keras"),
+    stranger("lengths of proteins", "protein_lengths", "compute", (), TWO, steps=80, framework="optax"),
+    stranger("colours of lakes", "lake_colours", "compute", (), TWO, framework="optax"),
+    stranger("pollen of birches", "birch_pollen", "straggler", (), (1,), framework="keras"),
+    stranger("glass fibres", "glass_fibres", "healthy", framework="tensorflow"),
+    stranger("a valley is sought", "valley_seeker", "healthy", framework="optax"),
+    stranger("forged coins", "forged_coins", "healthy", framework="tensorflow"),
 )
 
 # A fifth author's, who knew none of the rules: all four frameworks; eight look unusual, and nothing is wrong in them.
 FIFTH_STRANGERS = (
-    _stranger("frauds by card", "card_fraud", "compute", (), TWO, framework="scipy"),
-    _stranger("ice on the sea", "sea_ice", "communication", recorder="instrument", also=("compute",)),
-    _stranger("arrivals of buses", "bus_arrivals", "communication", size=3, also=("compute",), may_lack_cores=True),
-    _stranger("tracks of cells", "cell_tracks", "data", recorder="instrument"),
-    _stranger("heights of glaciers", "glacier_heights", "data", (), (1,), framework="h5py"),
-    _stranger("pairs of sentences", "sentence_pairs", "straggler", (), (0,)),
-    _stranger("a survey of the sky", "sky_survey", "communication", recorder="instrument", size=4, may_lack_cores=True),
-    _stranger("runners in a maze", "maze_runners", "straggler"),
-    _stranger("glazes in a kiln", "kiln_glazes", "healthy"),
-    _stranger("frost on windows", "frost_flowers", "healthy"),
-    _stranger("an arm that reaches", "robot_arm", "healthy", steps=400),
-    _stranger("orbits of comets", "comet_orbits", "healthy", recorder="instrument"),
-    _stranger("sizes of hail", "hail_stones", "data", framework="tensorflow"),
-    _stranger("lifts that wait", "lift_dispatch", "compute", (), TWO, framework="tensorflow"),
-    _stranger("slides of rocks", "rock_slides", "compute", (), TWO, framework="tensorflow"),
-    _stranger(
+    stranger("frauds by card", "card_fraud", "compute", (), TWO, framework="scipy"),
+    stranger("ice on the sea", "sea_ice", "communication", recorder="instrument", also=("compute",)),
+    stranger("arrivals of buses", "bus_arrivals", "communication", size=3, also=("compute",), may_lack_cores=True),
+    stranger("tracks of cells", "cell_tracks", "data", recorder="instrument"),
+    stranger("heights of glaciers", "glacier_heights", "data", (), (1,), framework="h5py"),
+    stranger("pairs of sentences", "sentence_pairs", "straggler", (), (0,)),
+    stranger("a survey of the sky", "sky_survey", "communication", recorder="instrument", size=4, may_lack_cores=True),
+    stranger("runners in a maze", "maze_runners", "straggler"),
+    stranger("glazes in a kiln", "kiln_glazes", "healthy"),
+    stranger("frost on windows", "frost_flowers", "healthy"),
+    stranger("an arm that reaches", "robot_arm", "healthy", steps=400),
+    stranger("orbits of comets", "comet_orbits", "healthy", recorder="instrument"),
+    stranger("sizes of hail", "hail_stones", "data", framework="tensorflow"),
+    stranger("lifts that wait", "lift_dispatch", "compute", (), TWO, framework="tensorflow"),
+    stranger("slides of rocks", "rock_slides", "compute", (), TWO, framework="tensorflow"),
+    stranger(
         "depth of snow", "snow_depth", "straggler", (), (0,), size=3, may_lack_cores=True, framework="tensorflow"
     ),
-    _stranger("wings of moths", "moth_wings", "healthy", framework="tensorflow"),
-    _stranger("dust of a quarry", "quarry_dust", "healthy", framework="tensorflow"),
-    _stranger("tags of prices", "price_tags", "data", framework="keras", also=("compute",)),
-    _stranger("rings of trees", "tree_rings", "compute", (), TWO, steps=160, framework="keras"),
-    _stranger("spirals of shells", "shell_spirals", "healthy", framework="keras"),
-    _stranger("tones of violins", "violin_tones", "compute", (), TWO, framework="optax"),
-    _stranger("clusters of stars", "star_clusters", "communication", framework="optax"),
-    _stranger("few letters", "few_letters", "healthy", framework="optax"),
+    stranger("wings of moths", "moth_wings", "healthy", framework="tensorflow"),
+    stranger("dust of a quarry", "quarry_dust", "healthy", framework="tensorflow"),
+    stranger("tags of prices", "price_tags", "data", framework="keras", also=("compute",)),
+    stranger("rings of trees", "tree_rings", "compute", (), TWO, steps=160, framework="keras"),
+    stranger("spirals of shells", "shell_spirals", "healthy", framework="keras"),
+    stranger("tones of violins", "violin_tones", "compute", (), TWO, framework="optax"),
+    stranger("clusters of stars", "star_clusters", "communication", framework="optax"),
+    stranger("few letters", "few_letters", "healthy", framework="optax"),
 )

@@ -3,8 +3,7 @@
 Seven of them look unusual, and nothing is wrong in them.
 """
 
-from fresh_cases import TWO
-from fresh_cases import _stranger as stranger
+from fresh_cases import TWO, stranger
 
 SIXTH_STRANGERS = (
     stranger("prices of stamps", "stamp_prices", "data", recorder="instrument"),
