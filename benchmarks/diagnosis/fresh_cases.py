@@ -351,9 +351,7 @@ FIFTH_STRANGERS = (
     stranger("sizes of hail", "hail_stones", "data", framework="tensorflow"),
     stranger("lifts that wait", "lift_dispatch", "compute", (), TWO, framework="tensorflow"),
     stranger("slides of rocks", "rock_slides", "compute", (), TWO, framework="tensorflow"),
-    stranger(
-        "depth of snow", "snow_depth", "straggler", (), (0,), size=3, may_lack_cores=True, framework="tensorflow"
-    ),
+    stranger("depth of snow", "snow_depth", "straggler", (), (0,), size=3, may_lack_cores=True, framework="tensorflow"),
     stranger("wings of moths", "moth_wings", "healthy", framework="tensorflow"),
     stranger("dust of a quarry", "quarry_dust", "healthy", framework="tensorflow"),
     stranger("tags of prices", "price_tags", "data", framework="keras", also=("compute",)),

@@ -124,11 +124,11 @@ def find_lapses(steps_ns: np.ndarray, step_ns: float) -> Floats:
 
 
 def beyond_input(work_ns: np.ndarray, elements: np.ndarray) -> Floats:
-    """Work without what a larger input than usual makes longer: float[S], ns.
+    """Work as it would be with the usual input: without what a larger one makes longer, or a smaller one shorter: float[S], ns.
 
     A batch of longer sentences or larger images is more to compute, not a step that something holds up.  How much an element
-    takes is the median of what groups of steps with inputs of different sizes differ by (Theil and Sen), which single stalls do
-    not bend; and more input cannot take longer than by the square of its size, as attention does.
+    takes is the weighted median of what groups of steps with inputs of different sizes differ by (Theil and Sen), which single
+    stalls do not bend; and more input cannot take longer than by the square of its size, as attention does.
 
     Args:
         work_ns: float[S].
@@ -148,11 +148,21 @@ def beyond_input(work_ns: np.ndarray, elements: np.ndarray) -> Floats:
     differ = size[second] - size[first] > MIN_LARGER * size[first]
     if not differ.any():
         return work
-    slope = float(np.median(((level[second] - level[first])[differ]) / (size[second] - size[first])[differ]))
+    slopes = ((level[second] - level[first]) / np.maximum(size[second] - size[first], 1))[differ]
+    # A few steps that evaluate as well, with much more input, say little.
+    counts = np.array([len(group) for group in groups])
+    slope = max(_weighted_median(slopes, np.minimum(counts[first], counts[second])[differ]), 0.0)
     usual_size = max(float(np.quantile(elements, USUAL_QUANTILE)), 1.0)
     usual = float(np.quantile(work, USUAL_QUANTILE))
-    most = usual * (np.maximum(elements / usual_size, 1.0) ** 2 - 1)
-    return np.asarray(work - np.clip(slope * (elements - usual_size), 0.0, most))
+    ratio = elements / usual_size
+    least, most = usual * (np.minimum(ratio, 1.0) - 1), usual * (np.maximum(ratio, 1.0) ** 2 - 1)
+    return np.asarray(work - np.clip(slope * (elements - usual_size), least, most))
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, total[-1] / 2)])
 
 
 def _groups_of_size(elements: np.ndarray) -> list[np.ndarray]:
