@@ -10,12 +10,15 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 #include "numbers.h"
 #include "steps.h"
 #include "arrays.h"
+#include "narrowing.h"
+#include "gather.h"
 
 #define PADDING 32
 #define MAX_KEYS 32
@@ -935,20 +938,11 @@ static int store_event(Scanner *s, Found *found, int64_t args_start) {
 
 /* Python. */
 
-static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
-    Py_buffer buffer;
-    Py_ssize_t start, end;
-    long long base, stop;
-    if (!PyArg_ParseTuple(arguments, "y*nnLL", &buffer, &start, &end, &base, &stop)) return NULL;
-    if (start < 0 || start > end || end + PADDING > buffer.len) {
-        PyBuffer_Release(&buffer);
-        PyErr_SetString(PyExc_ValueError, "the buffer must reach 32 bytes beyond the end");
-        return NULL;
-    }
-    const uint8_t *origin = buffer.buf, *p = origin + start, *e = origin + end;
+/* Takes what lies from `*position` to `e` in a buffer that begins at `origin`, and in the file at `base`. */
+static int take_events(Scanner *self, const uint8_t *origin, const uint8_t **position, const uint8_t *e, int64_t base, int64_t stop) {
+    const uint8_t *p = *position;
     int status = MORE;
     Found found;
-    Py_BEGIN_ALLOW_THREADS;
     for (;;) {
         while (p < e && (*p == ',' || *p == '\n' || *p == ' ' || *p == '\r' || *p == '\t')) p++;
         if (p >= e) break;
@@ -969,6 +963,29 @@ static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
         }
         status = MORE;
     }
+    *position = p;
+    return status;
+}
+
+static int reaches_beyond(const Py_buffer *buffer, Py_ssize_t start, Py_ssize_t end) {
+    if (start >= 0 && start <= end && end <= buffer->len - PADDING) return 1;
+    PyErr_SetString(PyExc_ValueError, "the buffer must reach 32 bytes beyond the end");
+    return 0;
+}
+
+static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
+    Py_buffer buffer;
+    Py_ssize_t start, end;
+    long long base, stop;
+    if (!PyArg_ParseTuple(arguments, "y*nnLL", &buffer, &start, &end, &base, &stop)) return NULL;
+    if (!reaches_beyond(&buffer, start, end)) {
+        PyBuffer_Release(&buffer);
+        return NULL;
+    }
+    const uint8_t *origin = buffer.buf, *p = origin + start;
+    int status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = take_events(self, origin, &p, origin + end, base, stop);
     Py_END_ALLOW_THREADS;
     Py_ssize_t position = p - origin;
     PyBuffer_Release(&buffer);
@@ -976,24 +993,92 @@ static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
     return Py_BuildValue("in", status, position);
 }
 
+/* The same, and reads on by itself: the interpreter is taken once in many blocks, not twice in each. */
+static PyObject *Scanner_feed_file(Scanner *self, PyObject *arguments) {
+    Py_buffer buffer;
+    Py_ssize_t start, end, block_nbytes, nbytes = 0;
+    long long base, stop;
+    int descriptor, blocks, status, failed = 0;
+    if (!PyArg_ParseTuple(arguments, "iw*nnLLni", &descriptor, &buffer, &start, &end, &base, &stop, &block_nbytes, &blocks)) return NULL;
+    if (!reaches_beyond(&buffer, start, end)) {
+        PyBuffer_Release(&buffer);
+        return NULL;
+    }
+    uint8_t *origin = buffer.buf;
+    Py_BEGIN_ALLOW_THREADS;
+    for (;;) {
+        const uint8_t *p = origin + start;
+        status = take_events(self, origin, &p, origin + end, base, stop);
+        start = p - origin;
+        Py_ssize_t rest = end - start, room = buffer.len - PADDING - rest;
+        if (status != MORE || blocks-- <= 0 || room <= 0) break;
+        memmove(origin, p, (size_t)rest);
+        base += start;
+        start = 0;
+        end = rest;
+        ssize_t count = read(descriptor, origin + rest, (size_t)(room < block_nbytes ? room : block_nbytes));
+        if (count <= 0) {
+            failed = count < 0 && errno != EINTR ? errno : 0;
+            break; /* at the end of the file whoever has called finds so, too */
+        }
+        end += count;
+        nbytes += count;
+    }
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&buffer);
+    if (status == NO_MEMORY) return PyErr_NoMemory();
+    if (failed) {
+        errno = failed;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return Py_BuildValue("innLn", status, start, end, base, nbytes);
+}
+
 /* A column, handed out without a copy: the memory that it has grown in, with the buffer protocol. */
 typedef struct {
     PyObject_HEAD
     Growing memory;
+    Py_ssize_t exports;
 } Column;
 
 static int Column_getbuffer(Column *self, Py_buffer *view, int flags) {
     static char nothing[1];
     void *data = self->memory.data ? self->memory.data : nothing;
-    return PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 0, flags);
+    if (PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 0, flags) < 0) return -1;
+    self->exports++;
+    return 0;
 }
+
+static void Column_releasebuffer(Column *self, Py_buffer *Py_UNUSED(view)) { self->exports--; }
 
 static void Column_dealloc(Column *self) {
     free(self->memory.data);
     PyObject_Free(self);
 }
 
-static PyBufferProcs Column_buffer = {(getbufferproc)Column_getbuffer, NULL};
+/* Large ones are not copied: the system puts their pages elsewhere. */
+static PyObject *Column_grow(Column *self, PyObject *argument) {
+    Py_ssize_t nbytes = PyLong_AsSsize_t(argument);
+    if (nbytes == -1 && PyErr_Occurred()) return NULL;
+    if (nbytes < 0 || (size_t)nbytes < self->memory.used) {
+        PyErr_SetString(PyExc_ValueError, "a column does not shrink");
+        return NULL;
+    }
+    if (self->exports) {
+        PyErr_SetString(PyExc_BufferError, "a column that is looked at cannot grow");
+        return NULL;
+    }
+    if (grow(&self->memory, (size_t)nbytes - self->memory.used) < 0) return PyErr_NoMemory();
+    self->memory.used = (size_t)nbytes;
+    Py_RETURN_NONE;
+}
+
+static PyBufferProcs Column_buffer = {(getbufferproc)Column_getbuffer, (releasebufferproc)Column_releasebuffer};
+
+static PyMethodDef Column_methods[] = {
+    {"grow", (PyCFunction)Column_grow, METH_O, "grow(nbytes): room for more, which whoever asks fills; nobody may look at it meanwhile."},
+    {NULL},
+};
 
 static PyTypeObject ColumnType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tlkit.timeline.scanning._native.Column",
@@ -1002,14 +1087,19 @@ static PyTypeObject ColumnType = {
     .tp_doc = "The bytes of a column.",
     .tp_dealloc = (destructor)Column_dealloc,
     .tp_as_buffer = &Column_buffer,
+    .tp_methods = Column_methods,
 };
 
 static PyObject *bytes_of(Growing *g) {
     Column *column = PyObject_New(Column, &ColumnType);
     if (!column) return NULL;
     char *shrunk = g->data ? realloc(g->data, g->used ? g->used : 1) : NULL;
-    if (shrunk) g->data = shrunk;
+    if (shrunk) {
+        g->data = shrunk;
+        g->room = g->used;
+    }
     column->memory = *g;
+    column->exports = 0;
     memset(g, 0, sizeof *g);
     return (PyObject *)column;
 }
@@ -1043,11 +1133,27 @@ static int set_item(PyObject *dictionary, const char *name, PyObject *value) {
     return result;
 }
 
+/* What mostly has few values, or small ones, in fewer bytes; how many of its memory each column uses then. */
+static void narrow_all(Scanner *s) {
+    for (int i = CATEGORY; i <= THREAD; i++)
+        if (s->rows) s->columns[i].used = s->rows * narrow_numbers(s->columns[i].data, s->rows, s->texts[i].count);
+    for (int i = 0; i < s->key_count; i++) {
+        Key *key = &s->keys[i];
+        key->rows.used = (size_t)key->count * 4;
+        key->values.used = !key->count ? 0
+                           : key->count * (key->kind == KIND_TEXT ? narrow_numbers(key->values.data, key->count, key->texts.count)
+                                                                  : narrow_integers(key->values.data, key->count));
+    }
+}
+
 /* Hands out the columns and begins anew. */
 static PyObject *Scanner_finish(Scanner *self, PyObject *Py_UNUSED(none)) {
     PyObject *columns = PyDict_New(), *texts = PyDict_New(), *keys = PyDict_New();
     if (!columns || !texts || !keys) goto failed;
     for (int i = 0; i < COLUMNS; i++) self->columns[i].used = i == ID && !self->with_ids ? 0 : self->rows * COLUMN_NBYTES[i];
+    Py_BEGIN_ALLOW_THREADS;
+    narrow_all(self);
+    Py_END_ALLOW_THREADS;
     self->rows = self->room = 0;
     for (int i = 0; i < COLUMNS; i++)
         if (set_item(columns, COLUMN_NAMES[i], bytes_of(&self->columns[i])) < 0) goto failed;
@@ -1055,8 +1161,6 @@ static PyObject *Scanner_finish(Scanner *self, PyObject *Py_UNUSED(none)) {
         if (set_item(texts, COLUMN_NAMES[i], list_of(&self->texts[i], i == PROCESS || i == THREAD || i == ID)) < 0) goto failed;
     for (int i = 0; i < self->key_count; i++) {
         Key *key = &self->keys[i];
-        key->rows.used = (size_t)key->count * 4;
-        key->values.used = key->count * value_nbytes(key);
         key->count = key->room = 0;
         PyObject *rows = bytes_of(&key->rows), *values = bytes_of(&key->values), *list = list_of(&key->texts, 0);
         if (!rows || !values || !list) {
@@ -1134,6 +1238,9 @@ static PyObject *Scanner_distinct(Scanner *self, void *Py_UNUSED(closure)) {
 static PyMethodDef Scanner_methods[] = {
     {"feed", (PyCFunction)Scanner_feed, METH_VARARGS,
      "feed(buffer, start, end, base, stop) -> (status, position): take events; see scanning/native.c."},
+    {"feed_file", (PyCFunction)Scanner_feed_file, METH_VARARGS,
+     "feed_file(descriptor, buffer, start, end, base, stop, block_nbytes, blocks) -> (status, start, end, base, nbytes): as feed, "
+     "and up to so many times, when there are no more events in the buffer, read on."},
     {"finish", (PyCFunction)Scanner_finish, METH_NOARGS, "Hand out the columns and begin anew."},
     {NULL},
 };
@@ -1156,7 +1263,53 @@ static PyTypeObject ScannerType = {
     .tp_getset = Scanner_properties,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "The compiled scanner of trace events.", -1, NULL};
+/* Whether what a buffer holds are integers, and those with a sign, as its format says; both for bytes without a format. */
+static int is_signed_integer(const Py_buffer *view, int *is_signed) {
+    const char *format = view->format ? view->format : "B";
+    if (*format == '<' || *format == '=' || *format == '@') format++;
+    *is_signed = *format && strchr("bhilq", *format) != NULL;
+    return *format && !format[1] && strchr("bhilqBHILQ?", *format) != NULL;
+}
+
+static PyObject *native_gather(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    PyObject *objects[3], *result = NULL;
+    Py_buffer views[3]; /* table, numbers, out */
+    int held = 0, is_signed, is_beyond = 0;
+    if (!PyArg_ParseTuple(arguments, "OOO", &objects[0], &objects[1], &objects[2])) return NULL;
+    for (; held < 3; held++)
+        if (PyObject_GetBuffer(objects[held], &views[held], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (held == 2 ? PyBUF_WRITABLE : 0)) < 0)
+            goto done;
+    size_t item = (size_t)views[0].itemsize, number = (size_t)views[1].itemsize;
+    Gather gather = is_signed_integer(&views[1], &is_signed) ? find_gather(is_signed, number, item) : NULL;
+    if (!gather || item != (size_t)views[2].itemsize || (uintptr_t)views[0].buf % item || (uintptr_t)views[1].buf % number ||
+        (uintptr_t)views[2].buf % item) {
+        PyErr_SetString(PyExc_TypeError, "a table and a result of one type, and integers");
+        goto done;
+    }
+    size_t count = (size_t)views[1].len / number;
+    if ((size_t)views[2].len / item != count) {
+        PyErr_SetString(PyExc_ValueError, "there is not one place for each number");
+        goto done;
+    }
+    Py_ssize_t length = views[0].len / (Py_ssize_t)item;
+    if (count && length) {
+        Py_BEGIN_ALLOW_THREADS;
+        is_beyond = gather(views[0].buf, length, views[1].buf, count, views[2].buf);
+        Py_END_ALLOW_THREADS;
+    } else is_beyond = count != 0;
+    if (is_beyond) PyErr_SetString(PyExc_IndexError, "a number is beyond the table");
+    else result = Py_NewRef(Py_None);
+done:
+    while (held) PyBuffer_Release(&views[--held]);
+    return result;
+}
+
+static PyMethodDef module_methods[] = {
+    {"gather", native_gather, METH_VARARGS, "gather(table, numbers, out): out[:] = table[numbers]; see scanning/gather.h."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "The compiled scanner of trace events.", -1, module_methods};
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *result;

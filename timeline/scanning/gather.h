@@ -1,0 +1,52 @@
+/* Many numbers looked up in a table: what `take` of NumPy does, which first writes narrow numbers anew with eight bytes each.
+ *
+ * Numbers less than 0 count from the end.  One that is beyond the table counts as the first, and the result is then not 0.
+ */
+#ifndef TLKIT_SCANNING_GATHER_H
+#define TLKIT_SCANNING_GATHER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define GATHER_WITH(Number, Item) \
+    static int gather_##Number##_##Item(const void *table, int64_t length, const void *numbers, size_t count, void *out) { \
+        const Item *items = table; \
+        const Number *number = numbers; \
+        Item *found = out; \
+        int is_beyond = 0; \
+        for (size_t i = 0; i < count; i++) { \
+            int64_t at = (int64_t)number[i]; \
+            at += at < 0 ? length : 0; \
+            int is_wrong = (uint64_t)at >= (uint64_t)length; \
+            is_beyond |= is_wrong; \
+            found[i] = items[is_wrong ? 0 : at]; \
+        } \
+        return is_beyond; \
+    }
+#define GATHER(Number) \
+    GATHER_WITH(Number, uint8_t) \
+    GATHER_WITH(Number, uint16_t) \
+    GATHER_WITH(Number, uint32_t) \
+    GATHER_WITH(Number, uint64_t)
+GATHER(int8_t)
+GATHER(int16_t)
+GATHER(int32_t)
+GATHER(int64_t)
+GATHER(uint8_t)
+GATHER(uint16_t)
+GATHER(uint32_t)
+
+typedef int (*Gather)(const void *table, int64_t length, const void *numbers, size_t count, void *out);
+
+/* NULL where there is none for these. */
+static Gather find_gather(int is_signed, size_t number_nbytes, size_t item_nbytes) {
+#define GATHERS_OF(Number) {gather_##Number##_uint8_t, gather_##Number##_uint16_t, gather_##Number##_uint32_t, gather_##Number##_uint64_t}
+    static const Gather of_signed[4][4] = {GATHERS_OF(int8_t), GATHERS_OF(int16_t), GATHERS_OF(int32_t), GATHERS_OF(int64_t)};
+    static const Gather of_unsigned[3][4] = {GATHERS_OF(uint8_t), GATHERS_OF(uint16_t), GATHERS_OF(uint32_t)};
+    static const int places[9] = {-1, 0, 1, -1, 2, -1, -1, -1, 3};
+    int number = number_nbytes < 9 ? places[number_nbytes] : -1, item = item_nbytes < 9 ? places[item_nbytes] : -1;
+    if (number < 0 || item < 0 || (!is_signed && number == 3)) return NULL;
+    return is_signed ? of_signed[number][item] : of_unsigned[number][item];
+}
+
+#endif
