@@ -27,7 +27,7 @@ from ..model.trace import (
 from ..read.args import FileArgs, places_of
 from ..read.merging import Beside
 from ..read.source import Source
-from ..scanning import Events, scan_all, together
+from ..scanning import Events, first_rows, gather, scan_all, together
 from ..vocabulary import Category
 from . import kineto_marks as marks
 from . import kineto_memory
@@ -40,6 +40,7 @@ from .kineto_launches import (
     launched_by_backward,
     threads_of,
 )
+from .kineto_marks import Kinds
 from .kineto_tables import (
     CATEGORIES,
     NUMBER,
@@ -116,51 +117,65 @@ def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) and abs(value) < 2**62 else default
 
 
-def _tell_categories(
-    events: Events, of_category: np.ndarray, of_name: np.ndarray, launched: Launches
-) -> tuple[np.ndarray, np.ndarray]:
-    """What each complete event belongs to, as numbers of `CATEGORIES`; and which are communication: bool.
+def _tell_categories(events: Events, kinds: Kinds, is_device: np.ndarray, launched: Launches) -> np.ndarray:
+    """What each complete event belongs to, as numbers of `CATEGORIES`, communication aside.
 
     Args:
         events: complete events only.
-        of_category: the marks of their categories.
-        of_name: the marks of their names.
+        kinds: of them.
+        is_device: bool, which of them are a device's.
     """
-    is_device = (of_category & marks.DEVICE) != 0
-    is_host = ~is_device
+    of_host = ~kinds.of_category(marks.DEVICE)
     has_device = bool(is_device.any())
-    numbers = np.full(len(events), NUMBER[Category.OTHER], np.int8)
-    is_backward = ((of_name & marks.BACKWARD) != 0) & is_host & ((of_category & marks.PYTHON) == 0)
-    is_optimizer = ((of_name & marks.OPTIMIZER) != 0) & is_host
+    of_kind = np.full(len(of_host), NUMBER[Category.OTHER], np.int8)
+    backward = kinds.of_name(marks.BACKWARD) & of_host & ~kinds.of_category(marks.PYTHON)
+    optimizer = kinds.of_name(marks.OPTIMIZER) & of_host
+    operators = kinds.of_category(marks.ANY_OPERATOR)
     if not has_device:
-        is_operator = (of_category & marks.ANY_OPERATOR) != 0
-        numbers[is_operator] = NUMBER[Category.FORWARD]
-        # DDP puts reduced gradients back when backward waits for them.
-        in_backward = _on_same_thread(events, is_backward) | ((of_name & marks.REDUCER) != 0)
-        numbers[is_operator & in_backward] = NUMBER[Category.BACKWARD]
-        numbers[is_operator & _on_same_thread(events, is_optimizer)] = NUMBER[Category.OPTIMIZER]
-    numbers[is_backward] = NUMBER[Category.BACKWARD]
-    numbers[is_optimizer] = NUMBER[Category.OPTIMIZER]
-    numbers[((of_name & marks.DATA) != 0) & is_host] = NUMBER[Category.DATA]
+        of_kind[operators] = NUMBER[Category.FORWARD]
+    of_kind[backward] = NUMBER[Category.BACKWARD]
+    of_kind[optimizer] = NUMBER[Category.OPTIMIZER]
+    of_kind[kinds.of_name(marks.DATA) & of_host] = NUMBER[Category.DATA]
+    numbers = kinds.are(of_kind)
     if has_device:
-        # Work on the device belongs to what the host was about when it handed it out.
-        is_loop = ((of_name & marks.LOOP) != 0) & is_host
-        by_backward = launched_by_backward(launched, events, is_backward, is_loop)
-        is_told = launched.caller >= 0
-        updates = np.flatnonzero(is_optimizer)
-        starts = events.start[updates]
-        in_optimizer = is_told & ~by_backward
-        in_optimizer[in_optimizer] = inside(launched.times[in_optimizer], starts, starts + events.duration[updates])
-        numbers[launched.spans[is_told]] = NUMBER[Category.FORWARD]
-        numbers[launched.spans[by_backward]] = NUMBER[Category.BACKWARD]
-        numbers[launched.spans[in_optimizer]] = NUMBER[Category.OPTIMIZER]
-        is_memory = (of_category & marks.MEMORY) != 0
-        numbers[((of_name & marks.TO_DEVICE) != 0) & is_memory] = NUMBER[Category.H2D]
-        is_communication = ((of_name & marks.OF_NCCL) != 0) & is_device & ~is_memory
+        _tell_launched(numbers, events, kinds, launched)
+        return numbers
+    # What the kind tells of itself is truer than what surrounds it.
+    is_operator = kinds.are(operators & ~backward & ~optimizer & ~(kinds.of_name(marks.DATA) & of_host))
+    # DDP puts reduced gradients back when backward waits for them.
+    in_backward = _on_same_thread(events, kinds.are(backward)) | kinds.are(kinds.of_name(marks.REDUCER))
+    numbers[is_operator & in_backward] = NUMBER[Category.BACKWARD]
+    numbers[is_operator & _on_same_thread(events, kinds.are(optimizer))] = NUMBER[Category.OPTIMIZER]
+    return numbers
+
+
+def _tell_launched(numbers: np.ndarray, events: Events, kinds: Kinds, launched: Launches) -> None:
+    """Work on the device belongs to what the host was about when it handed it out."""
+    of_host = ~kinds.of_category(marks.DEVICE)
+    nodes = kinds.rows(kinds.of_name(marks.BACKWARD) & of_host & ~kinds.of_category(marks.PYTHON))
+    by_backward = launched_by_backward(launched, events, nodes, kinds.rows(kinds.of_name(marks.LOOP) & of_host))
+    is_told = launched.caller >= 0
+    updates = kinds.rows(kinds.of_name(marks.OPTIMIZER) & of_host)
+    starts = events.start[updates]
+    in_optimizer = is_told & ~by_backward
+    in_optimizer[in_optimizer] = inside(launched.times[in_optimizer], starts, starts + events.duration[updates])
+    of_launch = np.full(len(is_told), NUMBER[Category.FORWARD], np.int8)
+    of_launch[by_backward] = NUMBER[Category.BACKWARD]
+    of_launch[in_optimizer] = NUMBER[Category.OPTIMIZER]
+    if is_told.all():
+        numbers[launched.spans] = of_launch
     else:
-        is_communication = (of_name & marks.HOST_COLLECTIVE) != 0
-    numbers[is_communication] = NUMBER[Category.COLLECTIVE]
-    return numbers, is_communication
+        numbers[launched.spans[is_told]] = of_launch[is_told]
+    to_device = kinds.rows(kinds.of_name(marks.TO_DEVICE) & kinds.of_category(marks.MEMORY))
+    numbers[to_device] = NUMBER[Category.H2D]
+
+
+def _communication(kinds: Kinds, *, has_device: bool) -> np.ndarray:
+    """The rows of communication: of devices, or of the host where there are none."""
+    if not has_device:
+        return kinds.rows(kinds.of_name(marks.HOST_COLLECTIVE))
+    of_device = kinds.of_category(marks.DEVICE) & ~kinds.of_category(marks.MEMORY)
+    return kinds.rows(kinds.of_name(marks.OF_NCCL) & of_device)
 
 
 def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvents:
@@ -168,28 +183,19 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     metadata = _metadata(events)
     rank, size = _rank_and_size(source, metadata, fallback_rank)
     events_read, named, memory = len(events), events.thread_names(), kineto_memory.find_memory(events)
-    of_category = marks.marks_of_categories(events.texts["category"]).take(events.category)
-    is_span = events.phase == ord("X")
-    is_possible = events.duration >= 0
-    impossible = int(np.count_nonzero(is_span & ~is_possible))
-    if impossible:
-        source.dropped["impossible_time"] += impossible
-    is_span &= is_possible
-    is_span &= (of_category & marks.LEFT_OUT) == 0
-    if not is_span.all():
-        of_category = of_category[is_span]
-        events.keep(is_span)
-    is_device = (of_category & marks.DEVICE) != 0
-    of_name, launched, lanes, kept_ratio = together(
+    _keep_spans(source, events)
+    kinds = marks.find_kinds(events)
+    is_device = kinds.are(kinds.of_category(marks.DEVICE))
+    (numbers, launched), lanes, kept_ratio, communication = together(
         len(events),
-        lambda: marks.marks_of_names(events.texts["name"]).take(events.name),
-        lambda: find_launches(events, of_category),
+        lambda: _launched_and_told(events, kinds, is_device),
         lambda: find_lanes(events, is_device, named),
-        lambda: _kept_ratio(events, of_category),
+        lambda: _kept_ratio(events, kinds),
+        lambda: _communication(kinds, has_device=bool(is_device.any())),
     )
     for key in ("correlation", "External id", "stream", "name"):
         del events.keys[key]  # all is known of these
-    numbers, is_communication = _tell_categories(events, of_category, of_name, launched)
+    numbers[communication] = NUMBER[Category.COLLECTIVE]
     return RankEvents(
         source=source,
         events=events,
@@ -199,14 +205,34 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
         size=size,
         base_ns=_integer(metadata.get("baseTimeNanoseconds"), 0),
         kept_ratio=kept_ratio,
-        marks=of_category,
-        marks_of_names=of_name,
+        kinds=kinds,
         is_device=is_device,
-        is_communication=is_communication,
+        communication=communication,
         category=numbers,
         launches=launched,
         lanes=lanes,
     )
+
+
+def _launched_and_told(events: Events, kinds: Kinds, is_device: np.ndarray) -> tuple[np.ndarray, Launches]:
+    launched = find_launches(events, kinds)
+    return _tell_categories(events, kinds, is_device, launched), launched
+
+
+def _keep_spans(source: Source, events: Events) -> None:
+    """Leave out what is no complete event, or of no use."""
+    is_span = events.phase == ord("X")
+    complete = int(np.count_nonzero(is_span))
+    is_span &= events.duration >= 0
+    possible = int(np.count_nonzero(is_span))
+    if possible != complete:
+        source.dropped["impossible_time"] += complete - possible
+    left_out = (marks.marks_of_categories(events.texts["category"]) & marks.LEFT_OUT) != 0
+    if left_out.any():
+        is_span &= ~gather(left_out, events.category)
+        possible = int(np.count_nonzero(is_span))
+    if possible != len(events):
+        events.keep(is_span)
 
 
 def _on_same_thread(events: Events, chosen: np.ndarray) -> np.ndarray:
@@ -255,11 +281,7 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         lambda: make_spans(ranks),
         lambda: assemble_launches(make_launches(ranks)),
         lambda: make_steps(ranks),
-        lambda: {
-            Category(name)
-            for number, name in enumerate(CATEGORIES)
-            if any((item.category == number).any() for item in ranks)
-        },
+        lambda: {Category(name) for item in ranks for name in _categories_of(item)},
     )
     is_epoch = origin_ns > 10**18
     return Trace(
@@ -286,6 +308,12 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         launches=launches,
         raw_args=FileArgs((item.source, places_of(item.events)) for item in ranks),
     )
+
+
+def _categories_of(item: RankEvents) -> list[str]:
+    """The categories that there are."""
+    first = first_rows(item.category, 0, len(CATEGORIES)).tolist()
+    return [name for name, row in zip(CATEGORIES, first, strict=True) if row >= 0]
 
 
 def _with_arrivals(collectives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -315,12 +343,12 @@ def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, ke
     return notes
 
 
-def _kept_ratio(events: Events, of_category: np.ndarray) -> float:
+def _kept_ratio(events: Events, kinds: Kinds) -> float:
     """Share of the operators numbered by the profiler that the file holds: it numbers them one by one."""
     found = events.keys["External id"]
     # Mostly every event has one.
-    of_number = of_category if len(found.rows) == len(of_category) else of_category.take(found.rows)
-    numbers = found.numbers.take(np.flatnonzero(of_number & marks.NUMBERED))
+    of_number = kinds.of_event if len(found.rows) == len(events) else gather(kinds.of_event, found.rows)
+    numbers = found.numbers.compress(gather(kinds.of_category(marks.NUMBERED), of_number))
     if len(numbers) and int(numbers.min()) <= 0:
         numbers = numbers[numbers > 0]
     if len(numbers) < MIN_NUMBERED:
@@ -339,6 +367,4 @@ def count_different(numbers: np.ndarray, first: int, last: int) -> int:
     if last - first >= 8 * len(numbers):
         return len(np.unique(numbers))
     # Hardly any is missing in most files: a mark for each takes a tenth of the time of sorting.
-    is_there = np.zeros(last - first + 1, bool)
-    is_there[numbers - first] = True
-    return int(is_there.sum())
+    return int(np.count_nonzero(first_rows(numbers, first, last - first + 1) >= 0))

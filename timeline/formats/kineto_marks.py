@@ -5,9 +5,12 @@ A mark is a bit.  The marks of a text are found with patterns, those of a millio
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+
+from ..scanning import Events, gather
 
 #: Marks of categories.
 DEVICE: Final = 1
@@ -82,6 +85,49 @@ def marks_of_names(names: Sequence[str]) -> np.ndarray:
         for name in names
     ]
     return np.array(marks or [0], np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Events of one kind are those whose categories and names tell the same: what is asked of a million is answered for ten."""
+
+    of_event: np.ndarray
+    """The number of each event's kind, in as few bytes as hold it."""
+    categories: np.ndarray
+    """The marks of the category, by kind."""
+    names: np.ndarray
+    """The marks of the name, by kind."""
+
+    def of_category(self, marks: int) -> np.ndarray:
+        """Which kinds have one of these marks of categories: bool."""
+        return (self.categories & marks) != 0
+
+    def of_name(self, marks: int) -> np.ndarray:
+        """Which kinds have one of these marks of names: bool."""
+        return (self.names & marks) != 0
+
+    def are(self, of_kind: np.ndarray) -> np.ndarray:
+        """What is so of kinds, of every event."""
+        return gather(of_kind, self.of_event)
+
+    def rows(self, of_kind: np.ndarray) -> np.ndarray:
+        """The events of some kinds, ascending.
+
+        Args:
+            of_kind: bool, which kinds.
+        """
+        return np.flatnonzero(self.are(of_kind)) if of_kind.any() else np.empty(0, np.int64)
+
+
+def find_kinds(events: Events) -> Kinds:
+    """The kind of each event."""
+    categories, of_category = np.unique(marks_of_categories(events.texts["category"]), return_inverse=True)
+    names, of_name = np.unique(marks_of_names(events.texts["name"]), return_inverse=True)
+    count = len(categories) * len(names)
+    dtype = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
+    of_event = gather((of_category * len(names)).astype(dtype), events.category)
+    of_event += gather(of_name.astype(dtype), events.name)
+    return Kinds(of_event, np.repeat(categories, len(names)), np.tile(names, len(categories)))
 
 
 def matching(texts: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray:

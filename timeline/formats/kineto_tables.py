@@ -11,7 +11,7 @@ import pandas as pd
 from ..model.columns import assemble
 from ..model.trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
 from ..read.source import Source
-from ..scanning import Events, narrow
+from ..scanning import Events, first_rows, gather, narrow
 from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
 from . import kineto_marks as marks
 from .kineto_callers import Asked, find_callers, waited_between_passes
@@ -69,12 +69,11 @@ class RankEvents:
     base_ns: int
     kept_ratio: float
     """Share of the operators numbered by the profiler that the file holds."""
-    marks: np.ndarray
-    """What the categories tell (kineto_marks.py)."""
-    marks_of_names: np.ndarray
-    """What the names tell."""
+    kinds: marks.Kinds
+    """What the categories and the names tell."""
     is_device: np.ndarray
-    is_communication: np.ndarray
+    communication: np.ndarray
+    """The rows of those that are."""
     category: np.ndarray
     """As numbers of `CATEGORIES`."""
     launches: Launches
@@ -103,12 +102,17 @@ def find_lanes(
     streams, processes = len(stream.texts), max(len(events.texts["process"]), 1)
     # Devices first, the stream of the highest number in front, then threads: as many keys as there can be lanes.
     count = streams + 1 + len(events.texts["thread"]) * processes
-    key = np.multiply(events.thread, processes, dtype=np.int32 if count < 2**31 else np.int64)
-    key += events.process
-    key += streams + 1
-    key[np.flatnonzero(is_device)] = streams
-    of_device = np.flatnonzero(is_device.take(stream.rows))
-    key[stream.rows.take(of_device)] = streams - 1 - stream.numbers.take(of_device).astype(np.int64)
+    dtype = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.int32 if count < 1 << 31 else np.int64
+    of_thread = np.arange(max(len(events.texts["thread"]), 1), dtype=np.int64) * processes + (streams + 1)
+    key = gather(of_thread.astype(dtype), events.thread)
+    if processes > 1:
+        key += gather(np.arange(processes).astype(dtype), events.process)
+    np.copyto(key, streams, where=is_device, casting="unsafe")
+    is_of_device, rows, numbers_of = gather(is_device, stream.rows), stream.rows, stream.numbers
+    if not is_of_device.all():
+        rows, numbers_of = rows.compress(is_of_device), numbers_of.compress(is_of_device)
+    if len(rows):
+        key[rows] = gather(np.arange(streams - 1, -1, -1).astype(dtype), numbers_of)
     unique, numbers = _numbered(key, count)
     lanes: list[str] = []
     for value in unique.tolist():
@@ -130,12 +134,10 @@ def _numbered(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     if count > 8 * len(values):
         unique, inverse = np.unique(values, return_inverse=True)
         return unique, narrow(inverse.astype(np.int32), len(unique))
-    is_there = np.zeros(count, bool)
-    is_there[values] = True
-    unique = np.flatnonzero(is_there)
+    unique = np.flatnonzero(first_rows(values, 0, count) >= 0)
     number = np.zeros(count, np.int32)
     number[unique] = np.arange(len(unique), dtype=np.int32)
-    return unique, narrow(number, len(unique)).take(values)
+    return unique, gather(narrow(number, len(unique)), values)
 
 
 def make_spans(ranks: Sequence[RankEvents]) -> pd.DataFrame:
@@ -147,15 +149,14 @@ def make_spans(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     for item in ranks:
         events, count = item.events, len(item.events)
         host_kind = number_of[LaneKind.HOST] if item.is_device.any() else number_of[LaneKind.COMPUTE]
-        # A place for all marks that an event can have: to look up takes less than to assign by each of them.
-        of_marks, every = np.full(256, host_kind, np.int8), np.arange(256)
-        of_marks[(every & marks.REPEATED) != 0] = number_of[LaneKind.OTHER]
-        of_marks[(every & marks.DEVICE) != 0] = number_of[LaneKind.COMPUTE]
-        kind = of_marks.take(item.marks)
-        kind[np.flatnonzero(item.is_communication)] = number_of[LaneKind.COMMUNICATION]
-        kind[np.flatnonzero(item.category == NUMBER[Category.DATA])] = number_of[LaneKind.DATA]
+        of_kind = np.full(len(item.kinds.categories), host_kind, np.int8)
+        of_kind[item.kinds.of_category(marks.REPEATED)] = number_of[LaneKind.OTHER]
+        of_kind[item.kinds.of_category(marks.DEVICE)] = number_of[LaneKind.COMPUTE]
+        kind = item.kinds.are(of_kind)
+        kind[item.communication] = number_of[LaneKind.COMMUNICATION]
+        np.copyto(kind, number_of[LaneKind.DATA], where=item.category == NUMBER[Category.DATA])
         args_row = np.arange(first, first + count)
-        args_row[np.flatnonzero(events.args_start == -1)] = -1
+        np.copyto(args_row, -1, where=events.args_start == -1)
         parts.append(
             {
                 "rank": np.full(count, item.rank, np.int32),
@@ -198,25 +199,25 @@ def make_steps(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     return assemble(STEP_COLUMNS, parts)
 
 
-def _are_annotations(item: RankEvents) -> np.ndarray:
-    """Which are the host's spans, without those that the profiler repeats on the device, and without frames of Python: bool."""
-    are: np.ndarray = (item.marks & (marks.DEVICE | marks.REPEATED | marks.PYTHON)) == 0
-    return are
+def _annotations(kinds: marks.Kinds) -> np.ndarray:
+    """Which kinds are the host's spans, without those that the profiler repeats on the device, and without frames of Python: bool."""
+    return ~kinds.of_category(marks.DEVICE | marks.REPEATED | marks.PYTHON)
 
 
 def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
     """Spans of ProfilerStep#N and their numbers, by time."""
-    events = item.events
-    is_annotation = _are_annotations(item)
-    is_step = (item.marks_of_names & marks.STEP) != 0
-    chosen = np.flatnonzero(is_step & is_annotation)
+    events, kinds = item.events, item.kinds
+    annotations, steps = _annotations(kinds), kinds.of_name(marks.STEP)
+    chosen = kinds.rows(steps & annotations)
     chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
     # The profiler begins a step when one has ended, also when the recording ends there: nothing happens in that one.
     if len(chosen) > 1:
         first, last = events.start[chosen[-1]], events.start[chosen[-1]] + events.duration[chosen[-1]]
-        is_other = is_annotation & ~is_step
-        if is_other.any() and not (is_other & (events.start >= first) & (events.start < last)).any():
-            chosen = chosen[:-1]
+        is_other = kinds.are(annotations & ~steps)
+        if is_other.any():
+            late = np.flatnonzero(events.start >= first)
+            if not (is_other[late] & (events.start[late] < last)).any():
+                chosen = chosen[:-1]
     names = events.texts["name"]
     return chosen, np.array([marks.step_number(names[number]) for number in events.name[chosen].tolist()], np.int64)
 
@@ -230,7 +231,7 @@ def _batches(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
     for pattern in _BATCHES:
         matches = marks.matching(events.texts["name"], pattern)
         if matches.any():
-            starts = np.sort(events.start[matches[events.name] & _are_annotations(item)])
+            starts = np.sort(events.start[gather(matches, events.name) & item.kinds.are(_annotations(item.kinds))])
             if len(starts) > MIN_BATCHES:
                 return starts[:-1], starts[1:]
     return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -242,7 +243,7 @@ def make_collectives(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     parts: list[dict[str, Any]] = []
     for item in ranks:
         events = item.events
-        chosen = np.flatnonzero(item.is_communication)
+        chosen = item.communication
         rows = chosen[np.argsort(events.start[chosen], kind="stable")]
 
         def text(key: str, default: str = "", rows: np.ndarray = rows, events: Events = events) -> list[str]:
@@ -317,7 +318,7 @@ def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> tupl
 def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[str]:
     """What tells the kind of each collective best: the call that launched it, else the kernel's own name."""
     events = item.events
-    calls = np.flatnonzero(((item.marks_of_names & marks.HOST_COLLECTIVE) != 0) & ~item.is_device)
+    calls = item.kinds.rows(item.kinds.of_name(marks.HOST_COLLECTIVE) & ~item.kinds.of_category(marks.DEVICE))
     if not len(calls):
         return list(names)
     calls = calls[np.argsort(events.start[calls], kind="stable")]

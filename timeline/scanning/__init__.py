@@ -5,6 +5,7 @@ A scanner (`native.c` where it could be compiled, else `portable.py`) takes what
 """
 
 from .events import Events
+from .lookup import first_rows, gather
 from .odd import MAX_US, Event, OddEvents, args_of, decode_args, plain
 from .parts import narrow
 from .reading import has_compiled_scanner, scan, scan_all
@@ -19,6 +20,8 @@ __all__ = [
     "args_of",
     "check_proportion",
     "decode_args",
+    "first_rows",
+    "gather",
     "has_compiled_scanner",
     "narrow",
     "plain",

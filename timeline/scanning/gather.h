@@ -49,4 +49,31 @@ static Gather find_gather(int is_signed, size_t number_nbytes, size_t item_nbyte
     return is_signed ? of_signed[number][item] : of_unsigned[number][item];
 }
 
+/* Where each number stands first: out[number - low]; the places of others stay as they are.  Not 0 if one is beyond `out`. */
+#define FIRST_ROWS(Number) \
+    static int first_rows_##Number(const void *numbers, size_t count, int64_t low, int32_t *out, size_t length) { \
+        const Number *number = numbers; \
+        for (size_t i = count; i--;) { \
+            uint64_t at = (uint64_t)(int64_t)number[i] - (uint64_t)low; \
+            if (at >= length) return 1; \
+            out[at] = (int32_t)i; \
+        } \
+        return 0; \
+    }
+FIRST_ROWS(int8_t)
+FIRST_ROWS(int16_t)
+FIRST_ROWS(int32_t)
+FIRST_ROWS(int64_t)
+FIRST_ROWS(uint8_t)
+FIRST_ROWS(uint16_t)
+FIRST_ROWS(uint32_t)
+
+typedef int (*FirstRows)(const void *numbers, size_t count, int64_t low, int32_t *out, size_t length);
+
+static FirstRows find_first_rows(int is_signed, size_t number_nbytes) {
+    static const FirstRows of_signed[9] = {[1] = first_rows_int8_t, [2] = first_rows_int16_t, [4] = first_rows_int32_t, [8] = first_rows_int64_t};
+    static const FirstRows of_unsigned[9] = {[1] = first_rows_uint8_t, [2] = first_rows_uint16_t, [4] = first_rows_uint32_t};
+    return number_nbytes >= 9 ? NULL : is_signed ? of_signed[number_nbytes] : of_unsigned[number_nbytes];
+}
+
 #endif

@@ -6,11 +6,12 @@ from typing import Final
 import numpy as np
 
 try:
-    from ._native import gather as _compiled_gather  # type: ignore[import-not-found]  # compiled when installed
+    from ._native import first_rows as _compiled_first_rows  # type: ignore[import-not-found]  # compiled when installed
+    from ._native import gather as _compiled_gather
 except ImportError:  # there was no compiler
-    _compiled_gather = None
+    _compiled_gather = _compiled_first_rows = None
 
-#: What the compiled one is for; all else is done by NumPy.
+#: What tables may hold for the compiled one; all else is done by NumPy.
 _KINDS: Final = "iub"
 
 
@@ -29,23 +30,43 @@ def gather(table: np.ndarray, numbers: np.ndarray, out: np.ndarray | None = None
     """
     if out is None:
         out = np.empty(len(numbers), table.dtype)
-    if _compiled_gather is None or os.environ.get("TLKIT_PORTABLE_SCANNER", "") not in {"", "0"} or not _is_plain(table, numbers, out):
-        # As `take` does with its own array; with another's it would first make one, unless it may change it when it fails.
+    if _is_compiled() and table.dtype == out.dtype and table.dtype.kind in _KINDS and _are_plain(numbers, table, out):
+        _compiled_gather(table, numbers, out)
+    else:
         out[...] = table.take(numbers)
-        return out
-    _compiled_gather(table, numbers, out)
     return out
 
 
-def _is_plain(*arrays: np.ndarray) -> bool:
-    """Whether they are in one piece, and what they hold is numbers."""
-    table, numbers, out = arrays
+def first_rows(numbers: np.ndarray, low: int, count: int) -> np.ndarray:
+    """Where each of `count` integers from `low` on stands first among `numbers`; -1 for those that do not: int32.
+
+    Args:
+        numbers: integers from `low` on, less than `low + count`; fewer than 2**31.
+
+    Raises:
+        IndexError: a number is beyond that.
+
+    >>> first_rows(np.array([7, 5, 7]), 5, 3)
+    array([ 1, -1,  0], dtype=int32)
+    """
+    rows = np.full(count, -1, np.int32)
+    if _is_compiled() and _are_plain(numbers):
+        _compiled_first_rows(numbers, low, rows)
+    else:
+        # Of two the one written last counts.
+        rows[(numbers.astype(np.int64) - low)[::-1]] = np.arange(len(numbers) - 1, -1, -1, dtype=np.int32)
+    return rows
+
+
+def _is_compiled() -> bool:
+    return _compiled_gather is not None and os.environ.get("TLKIT_PORTABLE_SCANNER", "") in {"", "0"}
+
+
+def _are_plain(numbers: np.ndarray, *arrays: np.ndarray) -> bool:
+    """Whether these are integers that C knows, and all are in one piece."""
+    arrays = (numbers, *arrays)
     return (
-        table.dtype == out.dtype
-        and table.dtype.kind in _KINDS
-        and numbers.dtype.kind in "iu"
+        numbers.dtype.kind in "iu"
         and numbers.dtype != np.uint64
         and all(array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative for array in arrays)
     )
-
-

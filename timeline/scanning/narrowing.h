@@ -10,23 +10,33 @@
 /* In fewer integers there is nothing to be saved; as in parts.py. */
 #define MIN_ROWS_OF_INTEGERS (1 << 14)
 
+/* What goes through the processor's registers at once; narrow ones are written where wide ones were read already. */
+#define NARROWED_AT_ONCE 64
+
+#define NARROW(Wide, Narrow) \
+    static void narrow_to_##Narrow(char *data, size_t count) { \
+        Wide wide[NARROWED_AT_ONCE]; \
+        Narrow narrow[NARROWED_AT_ONCE] = {0}; \
+        for (size_t i = 0; i < count; i += NARROWED_AT_ONCE) { \
+            size_t some = count - i < NARROWED_AT_ONCE ? count - i : NARROWED_AT_ONCE; \
+            memset(wide, 0, sizeof wide); \
+            memcpy(wide, data + i * sizeof *wide, some * sizeof *wide); \
+            for (size_t k = 0; k < NARROWED_AT_ONCE; k++) narrow[k] = (Narrow)wide[k]; \
+            memcpy(data + i * sizeof *narrow, narrow, some * sizeof *narrow); \
+        } \
+    }
+NARROW(int32_t, int8_t)
+NARROW(int32_t, int16_t)
+NARROW(int64_t, int32_t)
+
 /* Numbers of so many texts, or -1, which have four bytes each; how many bytes they have then. */
 static size_t narrow_numbers(char *data, size_t count, uint32_t texts) {
     if (texts <= (uint32_t)INT8_MAX + 1) {
-        for (size_t i = 0; i < count; i++) {
-            int32_t number;
-            memcpy(&number, data + 4 * i, 4);
-            data[i] = (char)(int8_t)number;
-        }
+        narrow_to_int8_t(data, count);
         return 1;
     }
     if (texts > (uint32_t)INT16_MAX + 1) return 4;
-    for (size_t i = 0; i < count; i++) {
-        int32_t number;
-        memcpy(&number, data + 4 * i, 4);
-        int16_t narrow = (int16_t)number;
-        memcpy(data + 2 * i, &narrow, 2);
-    }
+    narrow_to_int16_t(data, count);
     return 2;
 }
 
@@ -40,12 +50,7 @@ static size_t narrow_integers(char *data, size_t count) {
         beyond |= number + 0x80000000u; /* of those that fit, the upper half is empty now */
     }
     if (beyond >> 32) return 8;
-    for (size_t i = 0; i < count; i++) {
-        int64_t number;
-        memcpy(&number, data + 8 * i, 8);
-        int32_t narrow = (int32_t)number;
-        memcpy(data + 4 * i, &narrow, 4);
-    }
+    narrow_to_int32_t(data, count);
     return 4;
 }
 

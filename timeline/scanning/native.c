@@ -1304,7 +1304,33 @@ done:
     return result;
 }
 
+static PyObject *native_first_rows(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    PyObject *objects[2], *result = NULL;
+    Py_buffer views[2]; /* numbers, out */
+    long long low;
+    int held = 0, is_signed, is_beyond;
+    if (!PyArg_ParseTuple(arguments, "OLO", &objects[0], &low, &objects[1])) return NULL;
+    for (; held < 2; held++)
+        if (PyObject_GetBuffer(objects[held], &views[held], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (held == 1 ? PyBUF_WRITABLE : 0)) < 0)
+            goto done;
+    size_t number = (size_t)views[0].itemsize, count = (size_t)views[0].len / number;
+    FirstRows first_rows = is_signed_integer(&views[0], &is_signed) ? find_first_rows(is_signed, number) : NULL;
+    if (!first_rows || views[1].itemsize != 4 || (uintptr_t)views[0].buf % number || (uintptr_t)views[1].buf % 4 || count > INT32_MAX) {
+        PyErr_SetString(PyExc_TypeError, "integers, not too many, and places of four bytes");
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    is_beyond = first_rows(views[0].buf, count, low, views[1].buf, (size_t)views[1].len / 4);
+    Py_END_ALLOW_THREADS;
+    if (is_beyond) PyErr_SetString(PyExc_IndexError, "a number is beyond the places");
+    else result = Py_NewRef(Py_None);
+done:
+    while (held) PyBuffer_Release(&views[--held]);
+    return result;
+}
+
 static PyMethodDef module_methods[] = {
+    {"first_rows", native_first_rows, METH_VARARGS, "first_rows(numbers, low, out): out[number - low] = where it stands first."},
     {"gather", native_gather, METH_VARARGS, "gather(table, numbers, out): out[:] = table[numbers]; see scanning/gather.h."},
     {NULL},
 };
