@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -117,16 +118,14 @@ def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) and abs(value) < 2**62 else default
 
 
-def _tell_categories(events: Events, kinds: Kinds, is_device: np.ndarray, launched: Launches) -> np.ndarray:
-    """What each complete event belongs to, as numbers of `CATEGORIES`, communication aside.
+def _tell_categories(events: Events, kinds: Kinds, *, has_device: bool) -> np.ndarray:
+    """What each complete event belongs to, as numbers of `CATEGORIES`, communication and what was launched aside.
 
     Args:
         events: complete events only.
         kinds: of them.
-        is_device: bool, which of them are a device's.
     """
     of_host = ~kinds.of_category(marks.DEVICE)
-    has_device = bool(is_device.any())
     of_kind = np.full(len(of_host), NUMBER[Category.OTHER], np.int8)
     backward = kinds.of_name(marks.BACKWARD) & of_host & ~kinds.of_category(marks.PYTHON)
     optimizer = kinds.of_name(marks.OPTIMIZER) & of_host
@@ -138,7 +137,6 @@ def _tell_categories(events: Events, kinds: Kinds, is_device: np.ndarray, launch
     of_kind[kinds.of_name(marks.DATA) & of_host] = NUMBER[Category.DATA]
     numbers = kinds.are(of_kind)
     if has_device:
-        _tell_launched(numbers, events, kinds, launched)
         return numbers
     # What the kind tells of itself is truer than what surrounds it.
     is_operator = kinds.are(operators & ~backward & ~optimizer & ~(kinds.of_name(marks.DATA) & of_host))
@@ -153,19 +151,25 @@ def _tell_launched(numbers: np.ndarray, events: Events, kinds: Kinds, launched: 
     """Work on the device belongs to what the host was about when it handed it out."""
     of_host = ~kinds.of_category(marks.DEVICE)
     nodes = kinds.rows(kinds.of_name(marks.BACKWARD) & of_host & ~kinds.of_category(marks.PYTHON))
-    by_backward = launched_by_backward(launched, events, nodes, kinds.rows(kinds.of_name(marks.LOOP) & of_host))
-    is_told = launched.caller >= 0
+    loop = kinds.rows(kinds.of_name(marks.LOOP) & of_host)
     updates = kinds.rows(kinds.of_name(marks.OPTIMIZER) & of_host)
     starts = events.start[updates]
-    in_optimizer = is_told & ~by_backward
-    in_optimizer[in_optimizer] = inside(launched.times[in_optimizer], starts, starts + events.duration[updates])
-    of_launch = np.full(len(is_told), NUMBER[Category.FORWARD], np.int8)
-    of_launch[by_backward] = NUMBER[Category.BACKWARD]
-    of_launch[in_optimizer] = NUMBER[Category.OPTIMIZER]
-    if is_told.all():
-        numbers[launched.spans] = of_launch
-    else:
-        numbers[launched.spans[is_told]] = of_launch[is_told]
+    ends = starts + events.duration[updates]
+
+    def tell(mine: Launches) -> None:
+        by_backward = launched_by_backward(mine, events, nodes, loop)
+        is_told = mine.caller >= 0
+        in_optimizer = is_told & ~by_backward
+        in_optimizer[in_optimizer] = inside(mine.times[in_optimizer], starts, ends)
+        of_launch = np.full(len(is_told), NUMBER[Category.FORWARD], np.int8)
+        of_launch[by_backward] = NUMBER[Category.BACKWARD]
+        of_launch[in_optimizer] = NUMBER[Category.OPTIMIZER]
+        if is_told.all():
+            numbers[mine.spans] = of_launch
+        else:
+            numbers[mine.spans[is_told]] = of_launch[is_told]
+
+    together(len(events), *(partial(tell, half) for half in launched.halves()))
     to_device = kinds.rows(kinds.of_name(marks.TO_DEVICE) & kinds.of_category(marks.MEMORY))
     numbers[to_device] = NUMBER[Category.H2D]
 
@@ -186,15 +190,19 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     _keep_spans(source, events)
     kinds = marks.find_kinds(events)
     is_device = kinds.are(kinds.of_category(marks.DEVICE))
-    (numbers, launched), lanes, kept_ratio, communication = together(
+    has_device = bool(is_device.any())
+    launched, lanes, kept_ratio, numbers, communication = together(
         len(events),
-        lambda: _launched_and_told(events, kinds, is_device),
+        lambda: find_launches(events, kinds),
         lambda: find_lanes(events, is_device, named),
         lambda: _kept_ratio(events, kinds),
-        lambda: _communication(kinds, has_device=bool(is_device.any())),
+        lambda: _tell_categories(events, kinds, has_device=has_device),
+        lambda: _communication(kinds, has_device=has_device),
     )
     for key in ("correlation", "External id", "stream", "name"):
         del events.keys[key]  # all is known of these
+    if has_device:
+        _tell_launched(numbers, events, kinds, launched)
     numbers[communication] = NUMBER[Category.COLLECTIVE]
     return RankEvents(
         source=source,
@@ -212,11 +220,6 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
         launches=launched,
         lanes=lanes,
     )
-
-
-def _launched_and_told(events: Events, kinds: Kinds, is_device: np.ndarray) -> tuple[np.ndarray, Launches]:
-    launched = find_launches(events, kinds)
-    return _tell_categories(events, kinds, is_device, launched), launched
 
 
 def _keep_spans(source: Source, events: Events) -> None:

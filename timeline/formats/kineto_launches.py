@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..model.columns import assemble
 from ..model.trace import LAUNCH_COLUMNS
-from ..scanning import Events, first_rows, gather, narrow
+from ..scanning import Events, first_rows, gather, narrow, select
 from .kineto_marks import DEVICE, RUNTIME, Kinds
 
 
@@ -32,6 +32,12 @@ class Launches:
         is_unknown = self.caller < 0
         if is_unknown.any():
             self.times[is_unknown] = -1
+
+    def halves(self) -> "tuple[Launches, Launches]":
+        """The first and the second half of them, not copied."""
+        middle = len(self.spans) // 2
+        columns = (self.spans, self.caller, self.correlation, self.times)
+        return Launches(*(column[:middle] for column in columns)), Launches(*(column[middle:] for column in columns))
 
     def of(self, events: Events, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """When and on which threads (`threads_of`) some spans of devices were launched; -1 where that is unknown.
@@ -68,17 +74,16 @@ def find_launches(events: Events, kinds: Kinds) -> Launches:
     rows, numbers = correlation.rows, correlation.numbers
     if len(numbers) and int(numbers.min()) <= 0:
         rows, numbers = rows.compress(numbers > 0), numbers.compress(numbers > 0)
-    of_row = gather(kinds.of_event, rows)
-    calls, device = (np.flatnonzero(gather(kinds.of_category(mark), of_row)) for mark in (RUNTIME, DEVICE))
-    spans, wanted = gather(rows, device), gather(numbers, device)
-    first = _first_of(gather(numbers, calls), wanted)
-    calls = rows.take(calls).astype(np.int64)
-    is_known = first >= 0
-    if is_known.all():
+    calls, of_calls = select(kinds.of_event, kinds.of_category(RUNTIME), rows, numbers)
+    spans, wanted = select(kinds.of_event, kinds.of_category(DEVICE), rows, numbers)
+    first = _first_of(of_calls, wanted)
+    calls = calls.astype(np.int32 if len(events) < 2**31 else np.int64)
+    if not len(first) or int(first.min()) >= 0:
         caller = gather(calls, first)
         times = gather(events.start, caller)
     else:
-        caller, times = (np.full(len(spans), -1, np.int64) for _ in range(2))
+        is_known = first >= 0
+        caller, times = np.full(len(spans), -1, calls.dtype), np.full(len(spans), -1, np.int64)
         of_known = calls[first[is_known]]
         caller[is_known] = of_known
         times[is_known] = events.start[of_known]
@@ -98,9 +103,11 @@ def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     low, high = int(numbers.min()), int(numbers.max())
     if high - low < 8 * len(numbers) and len(numbers) < 2**31:
         # Profilers count the calls: a place for each number takes a fifth of the time of sorting.
+        if low < 2 * len(numbers):  # they are their own places then
+            low = 0
         place = first_rows(numbers, low, high - low + 1)
         if len(wanted) and int(wanted.min()) >= low and int(wanted.max()) <= high:  # as a rule
-            return gather(place, wanted - low)
+            return gather(place, wanted - low if low else wanted)
         is_near = np.flatnonzero((wanted >= low) & (wanted <= high))
         found[is_near] = place[wanted[is_near] - low]
         return found
@@ -158,15 +165,17 @@ def launches_of(rank: int, events: Events, launched: Launches, lane: tuple[np.nd
     if len(starts) and not (starts[1:] >= starts[:-1]).all():
         order = np.argsort(starts, kind="stable")
         starts, caller, times, correlation = (gather(column, order) for column in (starts, caller, times, correlation))
-    threads, durations = gather(lane[0], caller).astype(np.int32), gather(events.duration, caller)
-    threads += 1
+    # "" is in front of the lanes.
+    lanes = ["", *lane[1]]
+    of_lane = narrow(np.arange(1, max(len(lanes), 2), dtype=np.int32), len(lanes))
+    threads, durations = gather(of_lane, gather(lane[0], caller)), gather(events.duration, caller)
     is_unknown = caller < 0
     if is_unknown.any():
         threads[is_unknown] = durations[is_unknown] = 0
     return {
         "rank": np.full(len(starts), rank, np.int32),
         "start_ns": starts,
-        "thread": (narrow(threads, len(lane[1]) + 1), ["", *lane[1]]),
+        "thread": (threads, lanes),
         "launched_ns": times,
         "call_ns": durations,
         "correlation": correlation.astype(np.int64),

@@ -5,7 +5,7 @@ A scanner (`native.c` where it could be compiled, else `portable.py`) takes what
 """
 
 from .events import Events
-from .lookup import first_rows, gather
+from .lookup import first_rows, gather, select
 from .odd import MAX_US, Event, OddEvents, args_of, decode_args, plain
 from .parts import narrow
 from .reading import has_compiled_scanner, scan, scan_all
@@ -27,5 +27,6 @@ __all__ = [
     "plain",
     "scan",
     "scan_all",
+    "select",
     "together",
 ]

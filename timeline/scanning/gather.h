@@ -76,4 +76,38 @@ static FirstRows find_first_rows(int is_signed, size_t number_nbytes) {
     return number_nbytes >= 9 ? NULL : is_signed ? of_signed[number_nbytes] : of_unsigned[number_nbytes];
 }
 
+/* The rows, and the numbers beside them, whose kind is chosen, one behind the other; how many these are, less than 0 if a row is beyond
+ * the kinds, or its kind beyond `chosen`.  The outs have a place for each row: one that is not chosen is written over by the next. */
+#define SELECT(Kind, Number) \
+    static int64_t select_##Kind##_##Number(const void *kinds, size_t events, const uint8_t *chosen, size_t length, const uint32_t *rows, \
+                                            const void *numbers, size_t count, uint32_t *out_rows, void *out_numbers) { \
+        const Kind *kind = kinds; \
+        const Number *number = numbers; \
+        Number *out = out_numbers; \
+        size_t found = 0; \
+        for (size_t i = 0; i < count; i++) { \
+            uint32_t row = rows[i]; \
+            if (row >= events || kind[row] >= length) return -1; \
+            out_rows[found] = row; \
+            out[found] = number[i]; \
+            found += chosen[kind[row]] != 0; \
+        } \
+        return (int64_t)found; \
+    }
+SELECT(uint8_t, uint32_t)
+SELECT(uint8_t, uint64_t)
+SELECT(uint16_t, uint32_t)
+SELECT(uint16_t, uint64_t)
+SELECT(uint32_t, uint32_t)
+SELECT(uint32_t, uint64_t)
+
+typedef int64_t (*Select)(const void *kinds, size_t events, const uint8_t *chosen, size_t length, const uint32_t *rows,
+                          const void *numbers, size_t count, uint32_t *out_rows, void *out_numbers);
+
+static Select find_select(size_t kind_nbytes, size_t number_nbytes) {
+    static const Select of_four[5] = {[1] = select_uint8_t_uint32_t, [2] = select_uint16_t_uint32_t, [4] = select_uint32_t_uint32_t};
+    static const Select of_eight[5] = {[1] = select_uint8_t_uint64_t, [2] = select_uint16_t_uint64_t, [4] = select_uint32_t_uint64_t};
+    return kind_nbytes >= 5 ? NULL : number_nbytes == 4 ? of_four[kind_nbytes] : number_nbytes == 8 ? of_eight[kind_nbytes] : NULL;
+}
+
 #endif

@@ -8,8 +8,9 @@ import numpy as np
 try:
     from ._native import first_rows as _compiled_first_rows  # type: ignore[import-not-found]  # compiled when installed
     from ._native import gather as _compiled_gather
+    from ._native import select as _compiled_select
 except ImportError:  # there was no compiler
-    _compiled_gather = _compiled_first_rows = None
+    _compiled_gather = _compiled_first_rows = _compiled_select = None
 
 #: What tables may hold for the compiled one; all else is done by NumPy.
 _KINDS: Final = "iub"
@@ -56,6 +57,29 @@ def first_rows(numbers: np.ndarray, low: int, count: int) -> np.ndarray:
         # Of two the one written last counts.
         rows[(numbers.astype(np.int64) - low)[::-1]] = np.arange(len(numbers) - 1, -1, -1, dtype=np.int32)
     return rows
+
+
+def select(
+    kinds: np.ndarray, chosen: np.ndarray, rows: np.ndarray, numbers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Those of some rows whose kind is chosen, and the numbers beside them.
+
+    Args:
+        kinds: the kind of each event: unsigned integers.
+        chosen: bool, by kind.
+        rows: uint32, events.
+        numbers: int32 or int64, one for each of `rows`.
+
+    >>> select(np.array([0, 1, 0], np.uint8), np.array([True, False]), np.array([1, 2], np.uint32), np.array([8, 9], np.int32))
+    (array([2], dtype=uint32), array([9], dtype=int32))
+    """
+    is_known = rows.dtype == np.uint32 and numbers.dtype.kind == "i" and kinds.dtype.kind == "u"
+    if _is_compiled() and is_known and chosen.dtype == bool and _are_plain(kinds, chosen, rows, numbers):
+        out_rows, out_numbers = np.empty_like(rows), np.empty_like(numbers)
+        count = _compiled_select(kinds, chosen, rows, numbers, out_rows, out_numbers)
+        return out_rows[:count], out_numbers[:count]
+    is_chosen = chosen.take(kinds.take(rows))
+    return rows.compress(is_chosen), numbers.compress(is_chosen)
 
 
 def _is_compiled() -> bool:

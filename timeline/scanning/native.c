@@ -1042,8 +1042,8 @@ typedef struct {
 } Column;
 
 static int Column_getbuffer(Column *self, Py_buffer *view, int flags) {
-    static char nothing[1];
-    void *data = self->memory.data ? self->memory.data : nothing;
+    static uint64_t nothing[1];
+    void *data = self->memory.data ? (void *)self->memory.data : nothing;
     if (PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 0, flags) < 0) return -1;
     self->exports++;
     return 0;
@@ -1271,6 +1271,9 @@ static int is_signed_integer(const Py_buffer *view, int *is_signed) {
     return *format && !format[1] && strchr("bhilqBHILQ?", *format) != NULL;
 }
 
+/* Whether it can be read item by item; where there is none, it may lie anywhere. */
+static int is_aligned(const Py_buffer *view) { return !view->len || (uintptr_t)view->buf % (size_t)view->itemsize == 0; }
+
 static PyObject *native_gather(PyObject *Py_UNUSED(module), PyObject *arguments) {
     PyObject *objects[3], *result = NULL;
     Py_buffer views[3]; /* table, numbers, out */
@@ -1281,8 +1284,7 @@ static PyObject *native_gather(PyObject *Py_UNUSED(module), PyObject *arguments)
             goto done;
     size_t item = (size_t)views[0].itemsize, number = (size_t)views[1].itemsize;
     Gather gather = is_signed_integer(&views[1], &is_signed) ? find_gather(is_signed, number, item) : NULL;
-    if (!gather || item != (size_t)views[2].itemsize || (uintptr_t)views[0].buf % item || (uintptr_t)views[1].buf % number ||
-        (uintptr_t)views[2].buf % item) {
+    if (!gather || item != (size_t)views[2].itemsize || !is_aligned(&views[0]) || !is_aligned(&views[1]) || !is_aligned(&views[2])) {
         PyErr_SetString(PyExc_TypeError, "a table and a result of one type, and integers");
         goto done;
     }
@@ -1315,7 +1317,7 @@ static PyObject *native_first_rows(PyObject *Py_UNUSED(module), PyObject *argume
             goto done;
     size_t number = (size_t)views[0].itemsize, count = (size_t)views[0].len / number;
     FirstRows first_rows = is_signed_integer(&views[0], &is_signed) ? find_first_rows(is_signed, number) : NULL;
-    if (!first_rows || views[1].itemsize != 4 || (uintptr_t)views[0].buf % number || (uintptr_t)views[1].buf % 4 || count > INT32_MAX) {
+    if (!first_rows || views[1].itemsize != 4 || !is_aligned(&views[0]) || !is_aligned(&views[1]) || count > INT32_MAX) {
         PyErr_SetString(PyExc_TypeError, "integers, not too many, and places of four bytes");
         goto done;
     }
@@ -1329,7 +1331,40 @@ done:
     return result;
 }
 
+static PyObject *native_select(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    enum { KINDS, CHOSEN, ROWS, NUMBERS, OUT_ROWS, OUT_NUMBERS, VIEWS };
+    PyObject *objects[VIEWS], *result = NULL;
+    Py_buffer views[VIEWS];
+    int held = 0, is_signed, is_plain = 1;
+    if (!PyArg_ParseTuple(arguments, "OOOOOO", &objects[0], &objects[1], &objects[2], &objects[3], &objects[4], &objects[5])) return NULL;
+    for (; held < VIEWS; held++) {
+        int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (held >= OUT_ROWS ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(objects[held], &views[held], flags) < 0) goto done;
+        is_plain = is_plain && is_signed_integer(&views[held], &is_signed) && is_aligned(&views[held]);
+    }
+    size_t kind = (size_t)views[KINDS].itemsize, number = (size_t)views[NUMBERS].itemsize, count = (size_t)views[ROWS].len / 4;
+    Select select = is_plain ? find_select(kind, number) : NULL;
+    if (!select || views[CHOSEN].itemsize != 1 || views[ROWS].itemsize != 4 || views[OUT_ROWS].itemsize != 4 ||
+        (size_t)views[OUT_NUMBERS].itemsize != number || (size_t)views[NUMBERS].len / number != count ||
+        (size_t)views[OUT_ROWS].len / 4 < count || (size_t)views[OUT_NUMBERS].len / number < count) {
+        PyErr_SetString(PyExc_TypeError, "rows of four bytes, a number beside each, and as many places");
+        goto done;
+    }
+    int64_t found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = select(views[KINDS].buf, (size_t)views[KINDS].len / kind, views[CHOSEN].buf, (size_t)views[CHOSEN].len, views[ROWS].buf,
+                   views[NUMBERS].buf, count, views[OUT_ROWS].buf, views[OUT_NUMBERS].buf);
+    Py_END_ALLOW_THREADS;
+    if (found < 0) PyErr_SetString(PyExc_IndexError, "a row, or a kind, is beyond the table");
+    else result = PyLong_FromLongLong(found);
+done:
+    while (held) PyBuffer_Release(&views[--held]);
+    return result;
+}
+
 static PyMethodDef module_methods[] = {
+    {"select", native_select, METH_VARARGS,
+     "select(kinds, chosen, rows, numbers, out_rows, out_numbers) -> count: the rows whose kind is chosen; see scanning/gather.h."},
     {"first_rows", native_first_rows, METH_VARARGS, "first_rows(numbers, low, out): out[number - low] = where it stands first."},
     {"gather", native_gather, METH_VARARGS, "gather(table, numbers, out): out[:] = table[numbers]; see scanning/gather.h."},
     {NULL},
