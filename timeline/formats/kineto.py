@@ -28,7 +28,7 @@ from ..model.trace import (
 from ..read.args import FileArgs, places_of
 from ..read.merging import Beside
 from ..read.source import Source
-from ..scanning import Events, first_rows, gather, scan_all, together
+from ..scanning import Events, first_rows, gather, halves, scan_all, together
 from ..vocabulary import Category
 from . import kineto_marks as marks
 from . import kineto_memory
@@ -191,12 +191,12 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     kinds = marks.find_kinds(events)
     is_device = kinds.are(kinds.of_category(marks.DEVICE))
     has_device = bool(is_device.any())
-    launched, lanes, kept_ratio, numbers, communication = together(
+    launched, lanes, numbers, kept_ratio, communication = together(
         len(events),
         lambda: find_launches(events, kinds),
         lambda: find_lanes(events, is_device, named),
-        lambda: _kept_ratio(events, kinds),
         lambda: _tell_categories(events, kinds, has_device=has_device),
+        lambda: _kept_ratio(events, kinds),
         lambda: _communication(kinds, has_device=has_device),
     )
     for key in ("correlation", "External id", "stream", "name"):
@@ -224,18 +224,22 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
 
 def _keep_spans(source: Source, events: Events) -> None:
     """Leave out what is no complete event, or of no use."""
-    is_span = events.phase == ord("X")
-    complete = int(np.count_nonzero(is_span))
-    is_span &= events.duration >= 0
-    possible = int(np.count_nonzero(is_span))
-    if possible != complete:
-        source.dropped["impossible_time"] += complete - possible
+    is_span = np.empty(len(events), bool)
     left_out = (marks.marks_of_categories(events.texts["category"]) & marks.LEFT_OUT) != 0
-    if left_out.any():
-        is_span &= ~gather(left_out, events.category)
-        possible = int(np.count_nonzero(is_span))
-    if possible != len(events):
-        events.keep(is_span)
+
+    def look(part: slice) -> int:
+        mine = np.equal(events.phase[part], ord("X"), out=is_span[part])
+        complete = int(np.count_nonzero(mine))
+        mine &= events.duration[part] >= 0
+        impossible = complete - int(np.count_nonzero(mine))
+        if left_out.any():
+            mine &= ~gather(left_out, events.category[part])
+        return impossible
+
+    impossible = sum(together(len(events), *(partial(look, part) for part in halves(len(events)))))
+    if impossible:
+        source.dropped["impossible_time"] += impossible
+    events.keep(is_span)
 
 
 def _on_same_thread(events: Events, chosen: np.ndarray) -> np.ndarray:

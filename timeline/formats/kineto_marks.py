@@ -6,11 +6,12 @@ A mark is a bit.  The marks of a text are found with patterns, those of a millio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from ..scanning import Events, gather
+from ..scanning import Events, gather, halves, together
 
 #: Marks of categories.
 DEVICE: Final = 1
@@ -125,8 +126,14 @@ def find_kinds(events: Events) -> Kinds:
     names, of_name = np.unique(marks_of_names(events.texts["name"]), return_inverse=True)
     count = len(categories) * len(names)
     dtype = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
-    of_event = gather((of_category * len(names)).astype(dtype), events.category)
-    of_event += gather(of_name.astype(dtype), events.name)
+    of_category, of_name = (of_category * len(names)).astype(dtype), of_name.astype(dtype)
+    of_event = np.empty(len(events), dtype)
+
+    def find(part: slice) -> None:
+        gather(of_category, events.category[part], of_event[part])
+        of_event[part] += gather(of_name, events.name[part])
+
+    together(len(events), *(partial(find, part) for part in halves(len(events))))
     return Kinds(of_event, np.repeat(categories, len(names)), np.tile(names, len(categories)))
 
 

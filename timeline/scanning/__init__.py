@@ -10,7 +10,7 @@ from .odd import MAX_US, Event, OddEvents, args_of, decode_args, plain
 from .parts import narrow
 from .reading import has_compiled_scanner, scan, scan_all
 from .thrift import check_proportion
-from .together import together
+from .together import halves, together
 
 __all__ = [
     "MAX_US",
@@ -22,6 +22,7 @@ __all__ = [
     "decode_args",
     "first_rows",
     "gather",
+    "halves",
     "has_compiled_scanner",
     "narrow",
     "plain",

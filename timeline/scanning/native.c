@@ -854,6 +854,30 @@ static int widen_key(Key *key) {
     return 0;
 }
 
+/* Room for so many rows at once: each time that a column grows the system has to tell all cores that its memory has moved.  Where there
+ * is no room for so many, the columns grow as they do otherwise. */
+static void expect_rows(Scanner *s, uint64_t rows) {
+    if (rows <= s->room || rows > UINT32_MAX || !s->rows) return;
+    int all = 1;
+    for (int i = 0; i < COLUMNS; i++) {
+        if (i == ID && !s->with_ids) continue;
+        char *data = realloc(s->columns[i].data, rows * COLUMN_NBYTES[i]);
+        if (data) s->columns[i].data = data;
+        else all = 0;
+    }
+    if (all) s->room = (uint32_t)rows;
+    for (int i = 0; i < s->key_count; i++) {
+        Key *key = &s->keys[i];
+        uint64_t room = (rows - 1) * key->count / s->rows + 1;
+        if (!key->count || room <= key->room) continue;
+        char *of_rows = realloc(key->rows.data, room * 4);
+        if (of_rows) key->rows.data = of_rows;
+        char *values = realloc(key->values.data, room * value_nbytes(key));
+        if (values) key->values.data = values;
+        if (of_rows && values) key->room = (uint32_t)room;
+    }
+}
+
 /* Everything is looked up before anything is stored: an odd event leaves no row, though texts of it may stay. */
 static int store_event(Scanner *s, Found *found, int64_t args_start) {
     int32_t numbers[ID + 1];
@@ -1235,7 +1259,15 @@ static PyObject *Scanner_distinct(Scanner *self, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(count);
 }
 
+static PyObject *Scanner_expect(Scanner *self, PyObject *argument) {
+    unsigned long long rows = PyLong_AsUnsignedLongLong(argument);
+    if (rows == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    expect_rows(self, rows);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef Scanner_methods[] = {
+    {"expect", (PyCFunction)Scanner_expect, METH_O, "expect(rows): make room for so many events in all, judging by those taken already."},
     {"feed", (PyCFunction)Scanner_feed, METH_VARARGS,
      "feed(buffer, start, end, base, stop) -> (status, position): take events; see scanning/native.c."},
     {"feed_file", (PyCFunction)Scanner_feed_file, METH_VARARGS,

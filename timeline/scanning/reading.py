@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import TraceError
@@ -15,6 +16,7 @@ from .odd import LONGEST_EVENT, Event, OddEvents
 from .parts import Part, join
 from .portable import CLOSED, MORE, ODD, STOPPED, PortableScanner
 from .thrift import check_proportion
+from .together import side_by_side
 
 try:
     from ._native import Scanner as _CompiledScanner  # type: ignore[import-not-found]  # compiled when installed
@@ -31,6 +33,8 @@ _BLOCK_NBYTES: Final = 512 * 1024
 _SMALLEST_BLOCK: Final = 4096
 #: So many blocks the compiled scanner reads by itself, before it is looked at whether they are what a program writes.
 _BLOCKS: Final = 8
+#: So many times as many events are expected as there would be if all were as long as the first ones.
+_MARGIN: Final = 1.1
 #: What is read first where something is looked for that is mostly near.
 _NEAR_NBYTES: Final = 64 * 1024
 #: As much at most while the array of events is looked for.
@@ -89,6 +93,8 @@ class _Feeder:
         is_plain = isinstance(stream, io.FileIO) and not isinstance(scanner, PortableScanner)
         self._descriptor = stream.fileno() if is_plain else None
         """What the scanner can read by itself."""
+        self._is_expected = False
+        """Whether the scanner knows how many events there may be."""
         self._base = self._first = base
         """Offset of the buffer in the file."""
         self._stop = stop
@@ -134,6 +140,11 @@ class _Feeder:
         )
         if count:
             progress(count)
+        if not self._is_expected and status == MORE and count:
+            self._is_expected = True
+            end = min(self._stop, os.fstat(self._descriptor).st_size)
+            # What is not used is never written, so that it takes no memory.
+            compiled.expect(int(_MARGIN * compiled.rows * (end - self._first) / (self.position - self._first)))
         return int(status)
 
     def _check_proportion(self) -> None:
@@ -373,8 +384,7 @@ def _scan_ranges(
             feeder.run(progress)
             return feeder.finish(text_keys)
 
-    with ThreadPoolExecutor(len(ranges)) as pool:
-        parts = list(pool.map(work, ranges))
+    parts = side_by_side(len(ranges), [partial(work, span) for span in ranges])
     good = [parts[0]]
     for (start, _), part in zip(ranges[1:], parts[1:], strict=True):
         if good[-1].is_closed:
