@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -147,17 +147,33 @@ def _tell_categories(events: Events, kinds: Kinds, *, has_device: bool) -> np.nd
     return numbers
 
 
-def _tell_launched(numbers: np.ndarray, events: Events, kinds: Kinds, launched: Launches) -> None:
-    """Work on the device belongs to what the host was about when it handed it out."""
+class _HostRows(NamedTuple):
+    """What of the host tells to what the device's work belongs, as rows."""
+
+    nodes: np.ndarray
+    """Of autograd."""
+    loop: np.ndarray
+    """What only the training loop has."""
+    updates: np.ndarray
+
+
+def _find_host_rows(kinds: Kinds) -> _HostRows:
     of_host = ~kinds.of_category(marks.DEVICE)
-    nodes = kinds.rows(kinds.of_name(marks.BACKWARD) & of_host & ~kinds.of_category(marks.PYTHON))
-    loop = kinds.rows(kinds.of_name(marks.LOOP) & of_host)
-    updates = kinds.rows(kinds.of_name(marks.OPTIMIZER) & of_host)
+    return _HostRows(
+        nodes=kinds.rows(kinds.of_name(marks.BACKWARD) & of_host & ~kinds.of_category(marks.PYTHON)),
+        loop=kinds.rows(kinds.of_name(marks.LOOP) & of_host),
+        updates=kinds.rows(kinds.of_name(marks.OPTIMIZER) & of_host),
+    )
+
+
+def _tell_launched(numbers: np.ndarray, events: Events, hosts: _HostRows, launched: Launches) -> None:
+    """Work on the device belongs to what the host was about when it handed it out."""
+    updates = hosts.updates
     starts = events.start[updates]
     ends = starts + events.duration[updates]
 
     def tell(mine: Launches) -> None:
-        by_backward = launched_by_backward(mine, events, nodes, loop)
+        by_backward = launched_by_backward(mine, events, hosts.nodes, hosts.loop)
         is_told = mine.caller >= 0
         in_optimizer = is_told & ~by_backward
         in_optimizer[in_optimizer] = inside(mine.times[in_optimizer], starts, ends)
@@ -170,8 +186,6 @@ def _tell_launched(numbers: np.ndarray, events: Events, kinds: Kinds, launched: 
             numbers[mine.spans[is_told]] = of_launch[is_told]
 
     together(len(events), *(partial(tell, half) for half in launched.halves()))
-    to_device = kinds.rows(kinds.of_name(marks.TO_DEVICE) & kinds.of_category(marks.MEMORY))
-    numbers[to_device] = NUMBER[Category.H2D]
 
 
 def _communication(kinds: Kinds, *, has_device: bool) -> np.ndarray:
@@ -186,23 +200,35 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     """The complete events of a file, which are all that is left of `events`."""
     metadata = _metadata(events)
     rank, size = _rank_and_size(source, metadata, fallback_rank)
-    events_read, named, memory = len(events), events.thread_names(), kineto_memory.find_memory(events)
-    _keep_spans(source, events)
-    kinds = marks.find_kinds(events)
-    is_device = kinds.are(kinds.of_category(marks.DEVICE))
+    events_read = len(events)
+    is_span = np.empty(events_read, bool)
+    of_names, named, *impossible = together(
+        events_read,
+        lambda: marks.marks_of_names(events.texts["name"]),
+        events.thread_names,
+        *(partial(_find_spans, events, part, is_span) for part in halves(events_read)),
+    )
+    if sum(impossible):
+        source.dropped["impossible_time"] += sum(impossible)
+    memory = kineto_memory.find_memory(events)
+    events.keep(is_span)
+    del is_span
+    kinds, is_device = marks.find_kinds(events, of_names)
     has_device = bool(is_device.any())
-    launched, lanes, numbers, kept_ratio, communication = together(
+    launched, lanes, numbers, hosts, kept_ratio, communication = together(
         len(events),
         lambda: find_launches(events, kinds),
         lambda: find_lanes(events, is_device, named),
         lambda: _tell_categories(events, kinds, has_device=has_device),
+        lambda: _find_host_rows(kinds),
         lambda: _kept_ratio(events, kinds),
         lambda: _communication(kinds, has_device=has_device),
     )
     for key in ("correlation", "External id", "stream", "name"):
         del events.keys[key]  # all is known of these
     if has_device:
-        _tell_launched(numbers, events, kinds, launched)
+        _tell_launched(numbers, events, hosts, launched)
+        numbers[kinds.rows(kinds.of_name(marks.TO_DEVICE) & kinds.of_category(marks.MEMORY))] = NUMBER[Category.H2D]
     numbers[communication] = NUMBER[Category.COLLECTIVE]
     return RankEvents(
         source=source,
@@ -222,24 +248,16 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
     )
 
 
-def _keep_spans(source: Source, events: Events) -> None:
-    """Leave out what is no complete event, or of no use."""
-    is_span = np.empty(len(events), bool)
+def _find_spans(events: Events, part: slice, is_span: np.ndarray) -> int:
+    """Tell of some events whether they are complete and of use; returns how many would be, were their times possible."""
     left_out = (marks.marks_of_categories(events.texts["category"]) & marks.LEFT_OUT) != 0
-
-    def look(part: slice) -> int:
-        mine = np.equal(events.phase[part], ord("X"), out=is_span[part])
-        complete = int(np.count_nonzero(mine))
-        mine &= events.duration[part] >= 0
-        impossible = complete - int(np.count_nonzero(mine))
-        if left_out.any():
-            mine &= ~gather(left_out, events.category[part])
-        return impossible
-
-    impossible = sum(together(len(events), *(partial(look, part) for part in halves(len(events)))))
-    if impossible:
-        source.dropped["impossible_time"] += impossible
-    events.keep(is_span)
+    mine = np.equal(events.phase[part], ord("X"), out=is_span[part])
+    complete = int(np.count_nonzero(mine))
+    mine &= events.duration[part] >= 0
+    impossible = complete - int(np.count_nonzero(mine))
+    if left_out.any():
+        mine &= ~gather(left_out, events.category[part])
+    return impossible
 
 
 def _on_same_thread(events: Events, chosen: np.ndarray) -> np.ndarray:

@@ -120,21 +120,27 @@ class Kinds:
         return np.flatnonzero(self.are(of_kind)) if of_kind.any() else np.empty(0, np.int64)
 
 
-def find_kinds(events: Events) -> Kinds:
-    """The kind of each event."""
+def find_kinds(events: Events, of_names: np.ndarray) -> tuple[Kinds, np.ndarray]:
+    """The kind of each event, and whether it is one of a device: bool.
+
+    Args:
+        of_names: the marks of the names.
+    """
     categories, of_category = np.unique(marks_of_categories(events.texts["category"]), return_inverse=True)
-    names, of_name = np.unique(marks_of_names(events.texts["name"]), return_inverse=True)
+    names, of_name = np.unique(of_names, return_inverse=True)
     count = len(categories) * len(names)
     dtype = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
     of_category, of_name = (of_category * len(names)).astype(dtype), of_name.astype(dtype)
-    of_event = np.empty(len(events), dtype)
+    of_event, is_device = np.empty(len(events), dtype), np.empty(len(events), bool)
+    kinds = Kinds(of_event, np.repeat(categories, len(names)), np.tile(names, len(categories)))
 
     def find(part: slice) -> None:
         gather(of_category, events.category[part], of_event[part])
         of_event[part] += gather(of_name, events.name[part])
+        gather(kinds.of_category(DEVICE), of_event[part], is_device[part])
 
     together(len(events), *(partial(find, part) for part in halves(len(events))))
-    return Kinds(of_event, np.repeat(categories, len(names)), np.tile(names, len(categories)))
+    return kinds, is_device
 
 
 def matching(texts: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray:
