@@ -46,6 +46,8 @@ from .kineto_tables import (
     CATEGORIES,
     NUMBER,
     RankEvents,
+    find_args_rows,
+    find_lane_kinds,
     find_lanes,
     make_collectives,
     make_launches,
@@ -300,14 +302,16 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         item.begin_at(origin_ns)
     size = max(*(item.size for item in ranks), len(ranks), ranks[-1].rank + 1)
     kept_ratio = min(item.kept_ratio for item in ranks)
-    (collectives, arrivals), spans, launches, steps, known = together(
+    launches, (collectives, arrivals), kinds_of_lanes, args_rows, steps, known = together(
         sum(len(item.events) for item in ranks),
-        lambda: _with_arrivals(make_collectives(ranks)),
-        lambda: make_spans(ranks),
         lambda: assemble_launches(make_launches(ranks)),
+        lambda: _with_arrivals(make_collectives(ranks)),
+        lambda: find_lane_kinds(ranks),
+        lambda: find_args_rows(ranks),
         lambda: make_steps(ranks),
         lambda: {Category(name) for item in ranks for name in _categories_of(item)},
     )
+    spans = make_spans(ranks, kinds_of_lanes, args_rows)
     is_epoch = origin_ns > 10**18
     return Trace(
         meta=TraceMeta(

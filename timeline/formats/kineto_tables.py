@@ -140,14 +140,11 @@ def _numbered(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return unique, gather(narrow(number, len(unique)), values)
 
 
-def make_spans(ranks: Sequence[RankEvents]) -> pd.DataFrame:
-    """All complete events as spans, by lane."""
-    parts: list[dict[str, Any]] = []
-    first = 0
-    kinds = [str(kind) for kind in LaneKind]
+def find_lane_kinds(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
+    """The kind of the lane of each complete event, as numbers of `LaneKind` in its order; one array per file."""
     number_of = {kind: number for number, kind in enumerate(LaneKind)}
+    found = []
     for item in ranks:
-        events, count = item.events, len(item.events)
         host_kind = number_of[LaneKind.HOST] if item.is_device.any() else number_of[LaneKind.COMPUTE]
         of_kind = np.full(len(item.kinds.categories), host_kind, np.int8)
         of_kind[item.kinds.of_category(marks.REPEATED)] = number_of[LaneKind.OTHER]
@@ -155,22 +152,48 @@ def make_spans(ranks: Sequence[RankEvents]) -> pd.DataFrame:
         kind = item.kinds.are(of_kind)
         kind[item.communication] = number_of[LaneKind.COMMUNICATION]
         np.copyto(kind, number_of[LaneKind.DATA], where=item.category == NUMBER[Category.DATA])
+        found.append(kind)
+    return found
+
+
+def find_args_rows(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
+    """The row of the args of each complete event, -1 without args; one array per file."""
+    found, first = [], 0
+    for item in ranks:
+        count = len(item.events)
         args_row = np.arange(first, first + count)
-        np.copyto(args_row, -1, where=events.args_start == -1)
-        parts.append(
+        np.copyto(args_row, -1, where=item.events.args_start == -1)
+        found.append(args_row)
+        first += count
+    return found
+
+
+def make_spans(
+    ranks: Sequence[RankEvents], kinds_of_lanes: Sequence[np.ndarray], args_rows: Sequence[np.ndarray]
+) -> pd.DataFrame:
+    """All complete events as spans, by lane.
+
+    Args:
+        kinds_of_lanes: what `find_lane_kinds` returns.
+        args_rows: what `find_args_rows` returns.
+    """
+    kinds = [str(kind) for kind in LaneKind]
+    return assemble(
+        SPAN_COLUMNS,
+        [
             {
-                "rank": np.full(count, item.rank, np.int32),
+                "rank": np.full(len(item.events), item.rank, np.int32),
                 "lane": item.lanes,
                 "lane_kind": (kind, kinds),
                 "category": (item.category, list(CATEGORIES)),
-                "name": (events.name, events.texts["name"]),
-                "start_ns": events.start,
-                "dur_ns": events.duration,
+                "name": (item.events.name, item.events.texts["name"]),
+                "start_ns": item.events.start,
+                "dur_ns": item.events.duration,
                 "args_row": args_row,
             }
-        )
-        first += count
-    return assemble(SPAN_COLUMNS, parts)
+            for item, kind, args_row in zip(ranks, kinds_of_lanes, args_rows, strict=True)
+        ],
+    )
 
 
 def make_launches(ranks: Sequence[RankEvents]) -> list[dict[str, Any]]:
