@@ -95,7 +95,11 @@ def test_nothing_overflows_and_nothing_is_read_beyond_the_end(sanitizer: str, tm
         "ASAN_OPTIONS": "detect_leaks=0",
     }
     done = subprocess.run(
-        [sys.executable, "-c", FEED, built, tmp_path / "events"], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", FEED, built, tmp_path / "events"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout == "fed\n", done.stderr[-2000:]
     assert "runtime error" not in done.stderr

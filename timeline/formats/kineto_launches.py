@@ -119,9 +119,7 @@ def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return found
 
 
-def launched_by_backward(
-    launched: Launches, events: Events, nodes: np.ndarray, loop: np.ndarray
-) -> np.ndarray:
+def launched_by_backward(launched: Launches, events: Events, nodes: np.ndarray, loop: np.ndarray) -> np.ndarray:
     """Which of `launched` autograd launched.
 
     Autograd runs on a thread of its own, on which everything belongs to it (accumulation and hooks lie between its nodes); a node

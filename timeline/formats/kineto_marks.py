@@ -109,7 +109,8 @@ class Kinds:
 
     def are(self, of_kind: np.ndarray) -> np.ndarray:
         """What is so of kinds, of every event."""
-        return gather(of_kind, self.of_event)
+        of_events: np.ndarray = gather(of_kind, self.of_event)
+        return of_events
 
     def rows(self, of_kind: np.ndarray) -> np.ndarray:
         """The events of some kinds, ascending.
@@ -117,7 +118,8 @@ class Kinds:
         Args:
             of_kind: bool, which kinds.
         """
-        return np.flatnonzero(self.are(of_kind)) if of_kind.any() else np.empty(0, np.int64)
+        rows: np.ndarray = np.flatnonzero(self.are(of_kind)) if of_kind.any() else np.empty(0, np.int64)
+        return rows
 
 
 def find_kinds(events: Events, of_names: np.ndarray) -> tuple[Kinds, np.ndarray]:
@@ -136,7 +138,7 @@ def find_kinds(events: Events, of_names: np.ndarray) -> tuple[Kinds, np.ndarray]
 
     def find(part: slice) -> None:
         gather(of_category, events.category[part], of_event[part])
-        of_event[part] += gather(of_name, events.name[part])
+        np.add(of_event[part], gather(of_name, events.name[part]), out=of_event[part])
         gather(kinds.of_category(DEVICE), of_event[part], is_device[part])
 
     together(len(events), *(partial(find, part) for part in halves(len(events))))

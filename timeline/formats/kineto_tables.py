@@ -102,7 +102,9 @@ def find_lanes(
     streams, processes = len(stream.texts), max(len(events.texts["process"]), 1)
     # Devices first, the stream of the highest number in front, then threads: as many keys as there can be lanes.
     count = streams + 1 + len(events.texts["thread"]) * processes
-    dtype = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.int32 if count < 1 << 31 else np.int64
+    dtype = (
+        np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.int32 if count < 1 << 31 else np.int64
+    )
     of_thread = np.arange(max(len(events.texts["thread"]), 1), dtype=np.int64) * processes + (streams + 1)
     key = gather(of_thread.astype(dtype), events.thread)
     if processes > 1:
@@ -223,7 +225,7 @@ def make_steps(ranks: Sequence[RankEvents]) -> pd.DataFrame:
 
 
 def _annotations(kinds: marks.Kinds) -> np.ndarray:
-    """Which kinds are the host's spans, without those that the profiler repeats on the device, and without frames of Python: bool."""
+    """Which kinds are the host's spans, without those that the profiler repeats on the device and frames of Python: bool."""
     return ~kinds.of_category(marks.DEVICE | marks.REPEATED | marks.PYTHON)
 
 

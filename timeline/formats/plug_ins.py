@@ -26,7 +26,7 @@ def may_have_plug_ins(group: str) -> bool:
 def _mentions(folder: str, wanted: bytes) -> bool:
     """Whether a folder, or what stands for one, may hold a package whose entry points have these bytes."""
     try:
-        names = os.listdir(folder)
+        names = os.listdir(folder)  # noqa: PTH208  as paths they would take longer than to read them
     except FileNotFoundError:
         return False
     except NotADirectoryError:

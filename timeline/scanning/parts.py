@@ -28,7 +28,18 @@ _NUMBERED: Final = ("name", "category", "process", "thread", "id")
 #: Of those in `_NUMBERED` the ones that mostly have a few texts.
 _NARROW: Final = ("category", "process", "thread")
 #: Columns in the order in which they are joined: those that take longest first.
-_BY_SIZE: Final = ("start", "duration", "args_start", "name", "args_nbytes", "category", "process", "thread", "phase", "id")
+_BY_SIZE: Final = (
+    "start",
+    "duration",
+    "args_start",
+    "name",
+    "args_nbytes",
+    "category",
+    "process",
+    "thread",
+    "phase",
+    "id",
+)
 #: In fewer there is nothing to be saved.
 _MIN_ROWS_OF_INTEGERS: Final = 1 << 14
 
@@ -160,7 +171,9 @@ def _own_args(parts: Sequence[Part], columns: dict[str, np.ndarray]) -> list[byt
 def _lengthened(memory: Any, count: int, rows: int, found: Any, wanted: Any) -> np.ndarray:
     """A column of the first part with room for the rows of all; where it lies, if what they have in common is no wider."""
     if found == wanted and hasattr(memory, "grow"):
-        memory.grow(rows * wanted.itemsize)  # its pages stay, so that only those of the other parts are written once more
+        memory.grow(
+            rows * wanted.itemsize
+        )  # its pages stay, so that only those of the other parts are written once more
         return np.frombuffer(memory, wanted)
     longer = np.empty(rows, wanted)
     longer[:count] = np.frombuffer(memory, found)

@@ -54,7 +54,7 @@ def side_by_side(threads: int, tasks: Sequence[Callable[[], Made]]) -> list[Made
         for number in numbers:
             try:
                 results[number] = tasks[number]()
-            except BaseException as error:  # noqa: BLE001, PERF203  it is raised where the results are waited for
+            except BaseException as error:  # it is raised where the results are waited for
                 errors[number] = error
 
     helpers = [threading.Thread(target=work, daemon=True) for _ in range(threads - 1)]

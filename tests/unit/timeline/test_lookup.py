@@ -67,7 +67,9 @@ def test_a_number_without_a_place_is_an_error() -> None:
 @pytest.mark.parametrize("number_type", [np.int32, np.int64])
 @pytest.mark.parametrize("kind_type", UNSIGNED)
 @given(events=st.lists(st.integers(0, 3)), data=st.data())
-def test_rows_of_chosen_kinds_are_selected(kind_type: type, number_type: type, events: list[int], data: st.DataObject) -> None:
+def test_rows_of_chosen_kinds_are_selected(
+    kind_type: type, number_type: type, events: list[int], data: st.DataObject
+) -> None:
     """With the number beside each, in their order."""
     rows = sorted(data.draw(st.sets(st.integers(0, len(events) - 1)))) if events else []
     numbers = [7 * row - 5 for row in rows]
