@@ -140,11 +140,11 @@ class _Feeder:
         )
         if count:
             progress(count)
-        if not self._is_expected and status == MORE and count:
+        if not self._is_expected and status == MORE and compiled.rows:
             self._is_expected = True
             end = min(self._stop, os.fstat(self._descriptor).st_size)
             # What is not used is never written, so that it takes no memory.
-            compiled.expect(int(_MARGIN * compiled.rows * (end - self._first) / (self.position - self._first)))
+            compiled.expect(int(_MARGIN * compiled.rows * (end - self._first) / max(self.position - self._first, 1)))
         return int(status)
 
     def _check_proportion(self) -> None:
