@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from ..errors import TraceError
-from ..model.columns import TableBuilder
 from ..model.trace import (
-    ARRIVAL_COLUMNS,
+    MESSAGE_COLUMNS,
+    SUM_COLUMNS,
     TENSOR_COLUMNS,
     Clock,
     Trace,
@@ -46,13 +46,12 @@ from .kineto_tables import (
     CATEGORIES,
     NUMBER,
     RankEvents,
-    find_args_rows,
-    find_lane_kinds,
     find_lanes,
     make_collectives,
     make_launches,
     make_spans,
     make_steps,
+    with_arrivals,
 )
 
 NAME: Final = "kineto"
@@ -302,16 +301,15 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         item.begin_at(origin_ns)
     size = max(*(item.size for item in ranks), len(ranks), ranks[-1].rank + 1)
     kept_ratio = min(item.kept_ratio for item in ranks)
-    launches, (collectives, arrivals), kinds_of_lanes, args_rows, steps, known = together(
+    launches, (collectives, arrivals), spans, others, steps, known = together(
         sum(len(item.events) for item in ranks),
         lambda: assemble_launches(make_launches(ranks)),
-        lambda: _with_arrivals(make_collectives(ranks)),
-        lambda: find_lane_kinds(ranks),
-        lambda: find_args_rows(ranks),
+        lambda: with_arrivals(make_collectives(ranks)),
+        lambda: make_spans(ranks),
+        lambda: _other_tables(ranks, origin_ns),
         lambda: make_steps(ranks),
         lambda: {Category(name) for item in ranks for name in _categories_of(item)},
     )
-    spans = make_spans(ranks, kinds_of_lanes, args_rows)
     is_epoch = origin_ns > 10**18
     return Trace(
         meta=TraceMeta(
@@ -330,11 +328,10 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         ),
         spans=spans,
         collectives=collectives,
-        tensors=TableBuilder(TENSOR_COLUMNS).finish(),
         arrivals=arrivals,
         steps=steps,
-        counters=kineto_memory.make_counters((item.rank, item.memory, item.base_ns - origin_ns) for item in ranks),
         launches=launches,
+        **others,
         raw_args=FileArgs((item.source, places_of(item.events)) for item in ranks),
     )
 
@@ -345,12 +342,14 @@ def _categories_of(item: RankEvents) -> list[str]:
     return [name for name, row in zip(CATEGORIES, first, strict=True) if row >= 0]
 
 
-def _with_arrivals(collectives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The table, and when each rank arrived at what it holds: when the host launched it, or else when it began."""
-    submitted, start = (collectives[name].to_numpy() for name in ("submitted_ns", "start_ns"))
-    arrivals: dict[str, object] = {name: collectives[name].to_numpy() for name in ("process_set", "seq", "rank")}
-    arrivals["arrival_ns"] = np.where(submitted >= 0, submitted, start)
-    return collectives, make_table(ARRIVAL_COLUMNS, arrivals)
+def _other_tables(ranks: Sequence[RankEvents], origin_ns: int) -> dict[str, pd.DataFrame]:
+    """Of allocations, and the tables of which Kineto has nothing."""
+    return {
+        "tensors": make_table(TENSOR_COLUMNS),
+        "messages": make_table(MESSAGE_COLUMNS),
+        "sums": make_table(SUM_COLUMNS),
+        "counters": kineto_memory.make_counters((item.rank, item.memory, item.base_ns - origin_ns) for item in ranks),
+    }
 
 
 def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, kept_ratio: float) -> list[str]:

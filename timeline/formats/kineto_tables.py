@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..model.columns import assemble
-from ..model.trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
+from ..model.trace import ARRIVAL_COLUMNS, COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS, make_table
 from ..read.source import Source
 from ..scanning import Events, first_rows, gather, narrow
 from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
@@ -142,7 +142,7 @@ def _numbered(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return unique, gather(narrow(number, len(unique)), values)
 
 
-def find_lane_kinds(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
+def _lane_kinds(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
     """The kind of the lane of each complete event, as numbers of `LaneKind` in its order; one array per file."""
     number_of = {kind: number for number, kind in enumerate(LaneKind)}
     found = []
@@ -158,7 +158,7 @@ def find_lane_kinds(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
     return found
 
 
-def find_args_rows(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
+def _args_rows(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
     """The row of the args of each complete event, -1 without args; one array per file."""
     found, first = [], 0
     for item in ranks:
@@ -170,15 +170,8 @@ def find_args_rows(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
     return found
 
 
-def make_spans(
-    ranks: Sequence[RankEvents], kinds_of_lanes: Sequence[np.ndarray], args_rows: Sequence[np.ndarray]
-) -> pd.DataFrame:
-    """All complete events as spans, by lane.
-
-    Args:
-        kinds_of_lanes: what `find_lane_kinds` returns.
-        args_rows: what `find_args_rows` returns.
-    """
+def make_spans(ranks: Sequence[RankEvents]) -> pd.DataFrame:
+    """All complete events as spans, by lane."""
     kinds = [str(kind) for kind in LaneKind]
     return assemble(
         SPAN_COLUMNS,
@@ -193,7 +186,7 @@ def make_spans(
                 "dur_ns": item.events.duration,
                 "args_row": args_row,
             }
-            for item, kind, args_row in zip(ranks, kinds_of_lanes, args_rows, strict=True)
+            for item, kind, args_row in zip(ranks, _lane_kinds(ranks), _args_rows(ranks), strict=True)
         ],
     )
 
@@ -318,6 +311,14 @@ def make_collectives(ranks: Sequence[RankEvents]) -> pd.DataFrame:
             }
         )
     return assemble(COLLECTIVE_COLUMNS, parts)
+
+
+def with_arrivals(collectives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table, and when each rank arrived at what it holds: when the host launched it, or else when it began."""
+    submitted, start = (collectives[name].to_numpy() for name in ("submitted_ns", "start_ns"))
+    arrivals: dict[str, object] = {name: collectives[name].to_numpy() for name in ("process_set", "seq", "rank")}
+    arrivals["arrival_ns"] = np.where(submitted >= 0, submitted, start)
+    return collectives, make_table(ARRIVAL_COLUMNS, arrivals)
 
 
 def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> tuple[list[str], np.ndarray]:
