@@ -101,11 +101,13 @@ class Kinds:
 
     def of_category(self, marks: int) -> np.ndarray:
         """Which kinds have one of these marks of categories: bool."""
-        return (self.categories & marks) != 0
+        of_kinds: np.ndarray = (self.categories & marks) != 0
+        return of_kinds
 
     def of_name(self, marks: int) -> np.ndarray:
         """Which kinds have one of these marks of names: bool."""
-        return (self.names & marks) != 0
+        of_kinds: np.ndarray = (self.names & marks) != 0
+        return of_kinds
 
     def are(self, of_kind: np.ndarray) -> np.ndarray:
         """What is so of kinds, of every event."""

@@ -27,10 +27,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("number_type", [*SIGNED, *UNSIGNED, np.uint64])
 def test_numbers_of_any_type_are_looked_up_in_tables_of_any_type(number_type: type, table_type: type) -> None:
     """As NumPy's `take` does, from the end as well; into a column that is there, or apart."""
-    table = np.arange(-3, 17).astype(table_type)
+    table: np.ndarray = np.arange(-3, 17).astype(table_type)
     first = -20 if number_type in SIGNED else 0
-    numbers = np.arange(first, 20).astype(number_type)
-    place = np.zeros(100, table_type)[10 : 10 + len(numbers)]
+    numbers: np.ndarray = np.arange(first, 20).astype(number_type)
+    place: np.ndarray = np.zeros(100, table_type)[10 : 10 + len(numbers)]
 
     assert gather(table, numbers).tolist() == table.take(numbers.astype(np.int64)).tolist()
     assert gather(table, numbers, place) is place
@@ -81,7 +81,7 @@ def test_rows_of_chosen_kinds_are_selected(
 
     assert of_rows.tolist() == [row for row in rows if chosen[events[row]]]
     assert of_numbers.tolist() == [7 * row - 5 for row in rows if chosen[events[row]]]
-    assert (of_rows.dtype, of_numbers.dtype) == (np.uint32, number_type)
+    assert [of_rows.dtype, of_numbers.dtype] == [np.dtype(np.uint32), np.dtype(number_type)]
 
 
 @pytest.mark.usefixtures("way")
