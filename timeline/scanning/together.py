@@ -51,7 +51,8 @@ def side_by_side(threads: int, tasks: Sequence[Callable[[], Made]]) -> list[Made
     numbers = iter(range(len(tasks)))  # `next` of it is one operation of the interpreter
 
     def work() -> None:
-        for number in numbers:
+        # Whatever was begun before one that failed is finished, and no more is begun.
+        while not errors and (number := next(numbers, None)) is not None:
             try:
                 results[number] = tasks[number]()
             except BaseException as error:  # it is raised where the results are waited for
