@@ -20,6 +20,7 @@ from . import (
     xplane,
 )
 from .base import Format, Progress
+from .plug_ins import may_have_plug_ins
 
 #: Entry points of this group name readers: modules, or classes that are made without arguments.
 GROUP: Final = "tlkit.formats"
@@ -49,7 +50,7 @@ def known_formats() -> tuple[Format, ...]:
         UsageError: another package's reader cannot be loaded, or is none.
     """
     brought: list[Any] = []
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group=GROUP) if may_have_plug_ins(GROUP) else ():
         try:
             reader = point.load()
             brought.append(reader() if isinstance(reader, type) else reader)

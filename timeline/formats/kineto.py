@@ -8,16 +8,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pandas as pd
 
 from ..errors import TraceError
-from ..model.columns import TableBuilder
 from ..model.trace import (
-    ARRIVAL_COLUMNS,
+    MESSAGE_COLUMNS,
+    SUM_COLUMNS,
     TENSOR_COLUMNS,
     Clock,
     Trace,
@@ -27,7 +28,7 @@ from ..model.trace import (
 from ..read.args import FileArgs, places_of
 from ..read.merging import Beside
 from ..read.source import Source
-from ..scanning import Events, scan_all, together
+from ..scanning import Events, first_rows, gather, halves, scan_all, together
 from ..vocabulary import Category
 from . import kineto_marks as marks
 from . import kineto_memory
@@ -40,6 +41,7 @@ from .kineto_launches import (
     launched_by_backward,
     threads_of,
 )
+from .kineto_marks import Kinds
 from .kineto_tables import (
     CATEGORIES,
     NUMBER,
@@ -49,6 +51,7 @@ from .kineto_tables import (
     make_launches,
     make_spans,
     make_steps,
+    with_arrivals,
 )
 
 NAME: Final = "kineto"
@@ -116,80 +119,118 @@ def _integer(value: Any, default: int) -> int:
     return value if isinstance(value, int) and abs(value) < 2**62 else default
 
 
-def _tell_categories(
-    events: Events, of_category: np.ndarray, of_name: np.ndarray, launched: Launches
-) -> tuple[np.ndarray, np.ndarray]:
-    """What each complete event belongs to, as numbers of `CATEGORIES`; and which are communication: bool.
+def _tell_categories(events: Events, kinds: Kinds, *, has_device: bool) -> np.ndarray:
+    """What each complete event belongs to, as numbers of `CATEGORIES`, communication and what was launched aside.
 
     Args:
         events: complete events only.
-        of_category: the marks of their categories.
-        of_name: the marks of their names.
+        kinds: of them.
     """
-    is_device = (of_category & marks.DEVICE) != 0
-    is_host = ~is_device
-    has_device = bool(is_device.any())
-    numbers = np.full(len(events), NUMBER[Category.OTHER], np.int8)
-    is_backward = ((of_name & marks.BACKWARD) != 0) & is_host & ((of_category & marks.PYTHON) == 0)
-    is_optimizer = ((of_name & marks.OPTIMIZER) != 0) & is_host
+    of_host = ~kinds.of_category(marks.DEVICE)
+    of_kind = np.full(len(of_host), NUMBER[Category.OTHER], np.int8)
+    backward = kinds.of_name(marks.BACKWARD) & of_host & ~kinds.of_category(marks.PYTHON)
+    optimizer = kinds.of_name(marks.OPTIMIZER) & of_host
+    operators = kinds.of_category(marks.ANY_OPERATOR)
     if not has_device:
-        is_operator = (of_category & marks.ANY_OPERATOR) != 0
-        numbers[is_operator] = NUMBER[Category.FORWARD]
-        # DDP puts reduced gradients back when backward waits for them.
-        in_backward = _on_same_thread(events, is_backward) | ((of_name & marks.REDUCER) != 0)
-        numbers[is_operator & in_backward] = NUMBER[Category.BACKWARD]
-        numbers[is_operator & _on_same_thread(events, is_optimizer)] = NUMBER[Category.OPTIMIZER]
-    numbers[is_backward] = NUMBER[Category.BACKWARD]
-    numbers[is_optimizer] = NUMBER[Category.OPTIMIZER]
-    numbers[((of_name & marks.DATA) != 0) & is_host] = NUMBER[Category.DATA]
+        of_kind[operators] = NUMBER[Category.FORWARD]
+    of_kind[backward] = NUMBER[Category.BACKWARD]
+    of_kind[optimizer] = NUMBER[Category.OPTIMIZER]
+    of_kind[kinds.of_name(marks.DATA) & of_host] = NUMBER[Category.DATA]
+    numbers = kinds.are(of_kind)
     if has_device:
-        # Work on the device belongs to what the host was about when it handed it out.
-        is_loop = ((of_name & marks.LOOP) != 0) & is_host
-        by_backward = launched_by_backward(launched, events, is_backward, is_loop)
-        is_told = launched.caller >= 0
-        updates = np.flatnonzero(is_optimizer)
-        starts = events.start[updates]
+        return numbers
+    # What the kind tells of itself is truer than what surrounds it.
+    is_operator = kinds.are(operators & ~backward & ~optimizer & ~(kinds.of_name(marks.DATA) & of_host))
+    # DDP puts reduced gradients back when backward waits for them.
+    in_backward = _on_same_thread(events, kinds.are(backward)) | kinds.are(kinds.of_name(marks.REDUCER))
+    numbers[is_operator & in_backward] = NUMBER[Category.BACKWARD]
+    numbers[is_operator & _on_same_thread(events, kinds.are(optimizer))] = NUMBER[Category.OPTIMIZER]
+    return numbers
+
+
+class _HostRows(NamedTuple):
+    """What of the host tells to what the device's work belongs, as rows."""
+
+    nodes: np.ndarray
+    """Of autograd."""
+    loop: np.ndarray
+    """What only the training loop has."""
+    updates: np.ndarray
+
+
+def _find_host_rows(kinds: Kinds) -> _HostRows:
+    of_host = ~kinds.of_category(marks.DEVICE)
+    return _HostRows(
+        nodes=kinds.rows(kinds.of_name(marks.BACKWARD) & of_host & ~kinds.of_category(marks.PYTHON)),
+        loop=kinds.rows(kinds.of_name(marks.LOOP) & of_host),
+        updates=kinds.rows(kinds.of_name(marks.OPTIMIZER) & of_host),
+    )
+
+
+def _tell_launched(numbers: np.ndarray, events: Events, hosts: _HostRows, launched: Launches) -> None:
+    """Work on the device belongs to what the host was about when it handed it out."""
+    updates = hosts.updates
+    starts = events.start[updates]
+    ends = starts + events.duration[updates]
+
+    def tell(mine: Launches) -> None:
+        by_backward = launched_by_backward(mine, events, hosts.nodes, hosts.loop)
+        is_told = mine.caller >= 0
         in_optimizer = is_told & ~by_backward
-        in_optimizer[in_optimizer] = inside(launched.times[in_optimizer], starts, starts + events.duration[updates])
-        numbers[launched.spans[is_told]] = NUMBER[Category.FORWARD]
-        numbers[launched.spans[by_backward]] = NUMBER[Category.BACKWARD]
-        numbers[launched.spans[in_optimizer]] = NUMBER[Category.OPTIMIZER]
-        is_memory = (of_category & marks.MEMORY) != 0
-        numbers[((of_name & marks.TO_DEVICE) != 0) & is_memory] = NUMBER[Category.H2D]
-        is_communication = ((of_name & marks.OF_NCCL) != 0) & is_device & ~is_memory
-    else:
-        is_communication = (of_name & marks.HOST_COLLECTIVE) != 0
-    numbers[is_communication] = NUMBER[Category.COLLECTIVE]
-    return numbers, is_communication
+        in_optimizer[in_optimizer] = inside(mine.times[in_optimizer], starts, ends)
+        of_launch = np.full(len(is_told), NUMBER[Category.FORWARD], np.int8)
+        of_launch[by_backward] = NUMBER[Category.BACKWARD]
+        of_launch[in_optimizer] = NUMBER[Category.OPTIMIZER]
+        if is_told.all():
+            numbers[mine.spans] = of_launch
+        else:
+            numbers[mine.spans[is_told]] = of_launch[is_told]
+
+    together(len(events), *(partial(tell, half) for half in launched.halves()))
+
+
+def _communication(kinds: Kinds, *, has_device: bool) -> np.ndarray:
+    """The rows of communication: of devices, or of the host where there are none."""
+    if not has_device:
+        return kinds.rows(kinds.of_name(marks.HOST_COLLECTIVE))
+    of_device = kinds.of_category(marks.DEVICE) & ~kinds.of_category(marks.MEMORY)
+    return kinds.rows(kinds.of_name(marks.OF_NCCL) & of_device)
 
 
 def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvents:
     """The complete events of a file, which are all that is left of `events`."""
     metadata = _metadata(events)
     rank, size = _rank_and_size(source, metadata, fallback_rank)
-    events_read, named, memory = len(events), events.thread_names(), kineto_memory.find_memory(events)
-    of_category = marks.marks_of_categories(events.texts["category"]).take(events.category)
-    is_span = events.phase == ord("X")
-    is_possible = events.duration >= 0
-    impossible = int(np.count_nonzero(is_span & ~is_possible))
-    if impossible:
-        source.dropped["impossible_time"] += impossible
-    is_span &= is_possible
-    is_span &= (of_category & marks.LEFT_OUT) == 0
-    if not is_span.all():
-        of_category = of_category[is_span]
-        events.keep(is_span)
-    is_device = (of_category & marks.DEVICE) != 0
-    of_name, launched, lanes, kept_ratio = together(
+    events_read = len(events)
+    is_span = np.empty(events_read, bool)
+    of_names, named, *impossible = together(
+        events_read,
+        lambda: marks.marks_of_names(events.texts["name"]),
+        events.thread_names,
+        *(partial(_find_spans, events, part, is_span) for part in halves(events_read)),
+    )
+    if sum(impossible):
+        source.dropped["impossible_time"] += sum(impossible)
+    memory = kineto_memory.find_memory(events)
+    events.keep(is_span)
+    del is_span
+    kinds, is_device = marks.find_kinds(events, of_names)
+    has_device = bool(is_device.any())
+    launched, lanes, numbers, hosts, kept_ratio, communication = together(
         len(events),
-        lambda: marks.marks_of_names(events.texts["name"]).take(events.name),
-        lambda: find_launches(events, of_category),
+        lambda: find_launches(events, kinds),
         lambda: find_lanes(events, is_device, named),
-        lambda: _kept_ratio(events, of_category),
+        lambda: _tell_categories(events, kinds, has_device=has_device),
+        lambda: _find_host_rows(kinds),
+        lambda: _kept_ratio(events, kinds),
+        lambda: _communication(kinds, has_device=has_device),
     )
     for key in ("correlation", "External id", "stream", "name"):
         del events.keys[key]  # all is known of these
-    numbers, is_communication = _tell_categories(events, of_category, of_name, launched)
+    if has_device:
+        _tell_launched(numbers, events, hosts, launched)
+        numbers[kinds.rows(kinds.of_name(marks.TO_DEVICE) & kinds.of_category(marks.MEMORY))] = NUMBER[Category.H2D]
+    numbers[communication] = NUMBER[Category.COLLECTIVE]
     return RankEvents(
         source=source,
         events=events,
@@ -199,14 +240,25 @@ def _tell_apart(source: Source, events: Events, fallback_rank: int) -> RankEvent
         size=size,
         base_ns=_integer(metadata.get("baseTimeNanoseconds"), 0),
         kept_ratio=kept_ratio,
-        marks=of_category,
-        marks_of_names=of_name,
+        kinds=kinds,
         is_device=is_device,
-        is_communication=is_communication,
+        communication=communication,
         category=numbers,
         launches=launched,
         lanes=lanes,
     )
+
+
+def _find_spans(events: Events, part: slice, is_span: np.ndarray) -> int:
+    """Tell of some events whether they are complete and of use; returns how many would be, were their times possible."""
+    left_out = (marks.marks_of_categories(events.texts["category"]) & marks.LEFT_OUT) != 0
+    mine = np.equal(events.phase[part], ord("X"), out=is_span[part])
+    complete = int(np.count_nonzero(mine))
+    mine &= events.duration[part] >= 0
+    impossible = complete - int(np.count_nonzero(mine))
+    if left_out.any():
+        mine &= ~gather(left_out, events.category[part])
+    return impossible
 
 
 def _on_same_thread(events: Events, chosen: np.ndarray) -> np.ndarray:
@@ -249,17 +301,14 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         item.begin_at(origin_ns)
     size = max(*(item.size for item in ranks), len(ranks), ranks[-1].rank + 1)
     kept_ratio = min(item.kept_ratio for item in ranks)
-    (collectives, arrivals), spans, launches, steps, known = together(
+    launches, (collectives, arrivals), spans, others, steps, known = together(
         sum(len(item.events) for item in ranks),
-        lambda: _with_arrivals(make_collectives(ranks)),
-        lambda: make_spans(ranks),
         lambda: assemble_launches(make_launches(ranks)),
+        lambda: with_arrivals(make_collectives(ranks)),
+        lambda: make_spans(ranks),
+        lambda: _other_tables(ranks, origin_ns),
         lambda: make_steps(ranks),
-        lambda: {
-            Category(name)
-            for number, name in enumerate(CATEGORIES)
-            if any((item.category == number).any() for item in ranks)
-        },
+        lambda: {Category(name) for item in ranks for name in _categories_of(item)},
     )
     is_epoch = origin_ns > 10**18
     return Trace(
@@ -279,21 +328,28 @@ def read(sources: Sequence[Source], progress: Progress) -> Trace:
         ),
         spans=spans,
         collectives=collectives,
-        tensors=TableBuilder(TENSOR_COLUMNS).finish(),
         arrivals=arrivals,
         steps=steps,
-        counters=kineto_memory.make_counters((item.rank, item.memory, item.base_ns - origin_ns) for item in ranks),
         launches=launches,
+        **others,
         raw_args=FileArgs((item.source, places_of(item.events)) for item in ranks),
     )
 
 
-def _with_arrivals(collectives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The table, and when each rank arrived at what it holds: when the host launched it, or else when it began."""
-    submitted, start = (collectives[name].to_numpy() for name in ("submitted_ns", "start_ns"))
-    arrivals: dict[str, object] = {name: collectives[name].to_numpy() for name in ("process_set", "seq", "rank")}
-    arrivals["arrival_ns"] = np.where(submitted >= 0, submitted, start)
-    return collectives, make_table(ARRIVAL_COLUMNS, arrivals)
+def _categories_of(item: RankEvents) -> list[str]:
+    """The categories that there are."""
+    first = first_rows(item.category, 0, len(CATEGORIES)).tolist()
+    return [name for name, row in zip(CATEGORIES, first, strict=True) if row >= 0]
+
+
+def _other_tables(ranks: Sequence[RankEvents], origin_ns: int) -> dict[str, pd.DataFrame]:
+    """Of allocations, and the tables of which Kineto has nothing."""
+    return {
+        "tensors": make_table(TENSOR_COLUMNS),
+        "messages": make_table(MESSAGE_COLUMNS),
+        "sums": make_table(SUM_COLUMNS),
+        "counters": kineto_memory.make_counters((item.rank, item.memory, item.base_ns - origin_ns) for item in ranks),
+    }
 
 
 def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, kept_ratio: float) -> list[str]:
@@ -315,12 +371,12 @@ def _notes(ranks: Sequence[RankEvents], collectives: pd.DataFrame, size: int, ke
     return notes
 
 
-def _kept_ratio(events: Events, of_category: np.ndarray) -> float:
+def _kept_ratio(events: Events, kinds: Kinds) -> float:
     """Share of the operators numbered by the profiler that the file holds: it numbers them one by one."""
     found = events.keys["External id"]
     # Mostly every event has one.
-    of_number = of_category if len(found.rows) == len(of_category) else of_category.take(found.rows)
-    numbers = found.numbers.take(np.flatnonzero(of_number & marks.NUMBERED))
+    of_number = kinds.of_event if len(found.rows) == len(events) else gather(kinds.of_event, found.rows)
+    numbers = found.numbers.compress(gather(kinds.of_category(marks.NUMBERED), of_number))
     if len(numbers) and int(numbers.min()) <= 0:
         numbers = numbers[numbers > 0]
     if len(numbers) < MIN_NUMBERED:
@@ -339,6 +395,4 @@ def count_different(numbers: np.ndarray, first: int, last: int) -> int:
     if last - first >= 8 * len(numbers):
         return len(np.unique(numbers))
     # Hardly any is missing in most files: a mark for each takes a tenth of the time of sorting.
-    is_there = np.zeros(last - first + 1, bool)
-    is_there[numbers - first] = True
-    return int(is_there.sum())
+    return int(np.count_nonzero(first_rows(numbers, first, last - first + 1) >= 0))

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..scanning import Events
+from ..scanning import Events, gather
 from .kineto_launches import threads_of
 from .kineto_marks import matching
 
@@ -45,7 +45,7 @@ def find_callers(events: Events, is_host: np.ndarray, asked: Asked, kinds: Seque
         matches = matching(events.texts["name"], pattern)
         if not kinds or not matches.any():
             return [False] * len(kinds)
-        rows = np.flatnonzero(matches[events.name] & is_host)
+        rows = np.flatnonzero(gather(matches, events.name) & is_host)
         covered: list[bool] = _covered(events, rows, threads_of(events, rows), asked).tolist()
         return covered
 

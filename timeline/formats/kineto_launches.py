@@ -9,8 +9,8 @@ import pandas as pd
 
 from ..model.columns import assemble
 from ..model.trace import LAUNCH_COLUMNS
-from ..scanning import Events, narrow
-from .kineto_marks import DEVICE, RUNTIME
+from ..scanning import Events, first_rows, gather, narrow, select
+from .kineto_marks import DEVICE, RUNTIME, Kinds
 
 
 @dataclass(slots=True)
@@ -32,6 +32,12 @@ class Launches:
         is_unknown = self.caller < 0
         if is_unknown.any():
             self.times[is_unknown] = -1
+
+    def halves(self) -> "tuple[Launches, Launches]":
+        """The first and the second half of them, not copied."""
+        middle = len(self.spans) // 2
+        columns = (self.spans, self.caller, self.correlation, self.times)
+        return Launches(*(column[:middle] for column in columns)), Launches(*(column[middle:] for column in columns))
 
     def of(self, events: Events, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """When and on which threads (`threads_of`) some spans of devices were launched; -1 where that is unknown.
@@ -57,32 +63,31 @@ def threads_of(events: Events, rows: np.ndarray) -> np.ndarray:
     return threads
 
 
-def find_launches(events: Events, of_category: np.ndarray) -> Launches:
+def find_launches(events: Events, kinds: Kinds) -> Launches:
     """Match the spans of devices with calls by the numbers that both carry.
 
     Args:
         events: complete events only.
-        of_category: the marks of their categories.
+        kinds: of them.
     """
     correlation = events.keys["correlation"]
     rows, numbers = correlation.rows, correlation.numbers
     if len(numbers) and int(numbers.min()) <= 0:
         rows, numbers = rows.compress(numbers > 0), numbers.compress(numbers > 0)
-    of_row = of_category.take(rows)
-    calls, device = (np.flatnonzero(of_row & mark) for mark in (RUNTIME, DEVICE))
-    spans, wanted = rows.take(device), numbers.take(device)
-    first = _first_of(numbers.take(calls), wanted)
-    calls = rows.take(calls)
-    is_known = first >= 0
-    if is_known.all():
-        caller = calls.take(first)
-        times = events.start.take(caller)
+    calls, of_calls = select(kinds.of_event, kinds.of_category(RUNTIME), rows, numbers)
+    spans, wanted = select(kinds.of_event, kinds.of_category(DEVICE), rows, numbers)
+    first = _first_of(of_calls, wanted)
+    calls = calls.astype(np.int32 if len(events) < 2**31 else np.int64)
+    if not len(first) or int(first.min()) >= 0:
+        caller = gather(calls, first)
+        times = gather(events.start, caller)
     else:
-        caller, times = (np.full(len(spans), -1, np.int64) for _ in range(2))
+        is_known = first >= 0
+        caller, times = np.full(len(spans), -1, calls.dtype), np.full(len(spans), -1, np.int64)
         of_known = calls[first[is_known]]
         caller[is_known] = of_known
         times[is_known] = events.start[of_known]
-    return Launches(spans=spans, caller=caller.astype(np.int64), correlation=wanted, times=times)
+    return Launches(spans=spans, caller=caller, correlation=wanted, times=times)
 
 
 def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -96,14 +101,13 @@ def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if not len(numbers):
         return found
     low, high = int(numbers.min()), int(numbers.max())
-    if high - low < 8 * len(numbers):
+    if high - low < 8 * len(numbers) and len(numbers) < 2**31:
         # Profilers count the calls: a place for each number takes a fifth of the time of sorting.
-        place = np.full(high - low + 1, -1, np.int32 if len(numbers) < 2**31 else np.int64)
-        # Of two the one written last counts.
-        place[(numbers - low)[::-1]] = np.arange(len(numbers) - 1, -1, -1, dtype=place.dtype)
+        if low < 2 * len(numbers):  # they are their own places then
+            low = 0
+        place = first_rows(numbers, low, high - low + 1)
         if len(wanted) and int(wanted.min()) >= low and int(wanted.max()) <= high:  # as a rule
-            near: np.ndarray = place.take(wanted - low)
-            return near
+            return gather(place, wanted - low if low else wanted)
         is_near = np.flatnonzero((wanted >= low) & (wanted <= high))
         found[is_near] = place[wanted[is_near] - low]
         return found
@@ -115,9 +119,7 @@ def _first_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return found
 
 
-def launched_by_backward(
-    launched: Launches, events: Events, is_backward: np.ndarray, is_loop: np.ndarray
-) -> np.ndarray:
+def launched_by_backward(launched: Launches, events: Events, nodes: np.ndarray, loop: np.ndarray) -> np.ndarray:
     """Which of `launched` autograd launched.
 
     Autograd runs on a thread of its own, on which everything belongs to it (accumulation and hooks lie between its nodes); a node
@@ -125,18 +127,17 @@ def launched_by_backward(
 
     Args:
         events: complete events only.
-        is_backward: those of the host that are nodes of autograd.
-        is_loop: those that only the training loop has.
+        nodes: rows of those of the host that are nodes of autograd.
+        loop: rows of those that only the training loop has.
     """
     result = np.zeros(len(launched.spans), bool)
-    nodes = np.flatnonzero(is_backward)
     if not len(nodes):
         return result
     threads, starts = threads_of(events, nodes), events.start[nodes]
     ends = starts + events.duration[nodes]
-    training = np.unique(threads_of(events, np.flatnonzero(is_loop)))
+    training = np.unique(threads_of(events, loop))
     is_known = launched.caller >= 0
-    callers, processes = events.thread.take(launched.caller), events.process.take(launched.caller)
+    callers, processes = gather(events.thread, launched.caller), gather(events.process, launched.caller)
     for thread in np.unique(threads):
         mine = threads == thread
         of_thread = is_known & (callers == int(thread) >> 32) & (processes == int(thread) & 0xFFFFFFFF)
@@ -157,20 +158,22 @@ def inside(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarra
 
 def launches_of(rank: int, events: Events, launched: Launches, lane: tuple[np.ndarray, list[str]]) -> dict[str, Any]:
     """Columns of LAUNCH_COLUMNS for one file, in order of the device's times."""
-    starts = events.start.take(launched.spans)
+    starts = gather(events.start, launched.spans)
     caller, times, correlation = launched.caller, launched.times, launched.correlation
     if len(starts) and not (starts[1:] >= starts[:-1]).all():
         order = np.argsort(starts, kind="stable")
-        starts, caller, times, correlation = starts[order], caller[order], times[order], correlation[order]
-    threads, durations = lane[0].take(caller).astype(np.int32), events.duration.take(caller)
-    threads += 1
+        starts, caller, times, correlation = (gather(column, order) for column in (starts, caller, times, correlation))
+    # "" is in front of the lanes.
+    lanes = ["", *lane[1]]
+    of_lane = narrow(np.arange(1, max(len(lanes), 2), dtype=np.int32), len(lanes))
+    threads, durations = gather(of_lane, gather(lane[0], caller)), gather(events.duration, caller)
     is_unknown = caller < 0
     if is_unknown.any():
         threads[is_unknown] = durations[is_unknown] = 0
     return {
         "rank": np.full(len(starts), rank, np.int32),
         "start_ns": starts,
-        "thread": (narrow(threads, len(lane[1]) + 1), ["", *lane[1]]),
+        "thread": (threads, lanes),
         "launched_ns": times,
         "call_ns": durations,
         "correlation": correlation.astype(np.int64),

@@ -5,9 +5,13 @@ A mark is a bit.  The marks of a text are found with patterns, those of a millio
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
+
+from ..scanning import Events, gather, halves, together
 
 #: Marks of categories.
 DEVICE: Final = 1
@@ -82,6 +86,65 @@ def marks_of_names(names: Sequence[str]) -> np.ndarray:
         for name in names
     ]
     return np.array(marks or [0], np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Events of one kind are those whose categories and names tell the same: what is asked of a million is answered for ten."""
+
+    of_event: np.ndarray
+    """The number of each event's kind, in as few bytes as hold it."""
+    categories: np.ndarray
+    """The marks of the category, by kind."""
+    names: np.ndarray
+    """The marks of the name, by kind."""
+
+    def of_category(self, marks: int) -> np.ndarray:
+        """Which kinds have one of these marks of categories: bool."""
+        of_kinds: np.ndarray = (self.categories & marks) != 0
+        return of_kinds
+
+    def of_name(self, marks: int) -> np.ndarray:
+        """Which kinds have one of these marks of names: bool."""
+        of_kinds: np.ndarray = (self.names & marks) != 0
+        return of_kinds
+
+    def are(self, of_kind: np.ndarray) -> np.ndarray:
+        """What is so of kinds, of every event."""
+        of_events: np.ndarray = gather(of_kind, self.of_event)
+        return of_events
+
+    def rows(self, of_kind: np.ndarray) -> np.ndarray:
+        """The events of some kinds, ascending.
+
+        Args:
+            of_kind: bool, which kinds.
+        """
+        rows: np.ndarray = np.flatnonzero(self.are(of_kind)) if of_kind.any() else np.empty(0, np.int64)
+        return rows
+
+
+def find_kinds(events: Events, of_names: np.ndarray) -> tuple[Kinds, np.ndarray]:
+    """The kind of each event, and whether it is one of a device: bool.
+
+    Args:
+        of_names: the marks of the names.
+    """
+    categories, of_category = np.unique(marks_of_categories(events.texts["category"]), return_inverse=True)
+    names, of_name = np.unique(of_names, return_inverse=True)
+    count = len(categories) * len(names)
+    dtype = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
+    of_category, of_name = (of_category * len(names)).astype(dtype), of_name.astype(dtype)
+    of_event, is_device = np.empty(len(events), dtype), np.empty(len(events), bool)
+    kinds = Kinds(of_event, np.repeat(categories, len(names)), np.tile(names, len(categories)))
+
+    def find(part: slice) -> None:
+        gather(of_category, events.category[part], of_event[part])
+        np.add(of_event[part], gather(of_name, events.name[part]), out=of_event[part])
+        gather(kinds.of_category(DEVICE), of_event[part], is_device[part])
+
+    together(len(events), *(partial(find, part) for part in halves(len(events))))
+    return kinds, is_device
 
 
 def matching(texts: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray:

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from ..model.columns import assemble
-from ..model.trace import COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS
+from ..model.trace import ARRIVAL_COLUMNS, COLLECTIVE_COLUMNS, SPAN_COLUMNS, STEP_COLUMNS, make_table
 from ..read.source import Source
-from ..scanning import Events, narrow
+from ..scanning import Events, first_rows, gather, narrow
 from ..vocabulary import DTYPE_NBYTES, Category, LaneKind
 from . import kineto_marks as marks
 from .kineto_callers import Asked, find_callers, waited_between_passes
@@ -69,12 +69,11 @@ class RankEvents:
     base_ns: int
     kept_ratio: float
     """Share of the operators numbered by the profiler that the file holds."""
-    marks: np.ndarray
-    """What the categories tell (kineto_marks.py)."""
-    marks_of_names: np.ndarray
-    """What the names tell."""
+    kinds: marks.Kinds
+    """What the categories and the names tell."""
     is_device: np.ndarray
-    is_communication: np.ndarray
+    communication: np.ndarray
+    """The rows of those that are."""
     category: np.ndarray
     """As numbers of `CATEGORIES`."""
     launches: Launches
@@ -103,12 +102,19 @@ def find_lanes(
     streams, processes = len(stream.texts), max(len(events.texts["process"]), 1)
     # Devices first, the stream of the highest number in front, then threads: as many keys as there can be lanes.
     count = streams + 1 + len(events.texts["thread"]) * processes
-    key = np.multiply(events.thread, processes, dtype=np.int32 if count < 2**31 else np.int64)
-    key += events.process
-    key += streams + 1
-    key[np.flatnonzero(is_device)] = streams
-    of_device = np.flatnonzero(is_device.take(stream.rows))
-    key[stream.rows.take(of_device)] = streams - 1 - stream.numbers.take(of_device).astype(np.int64)
+    dtype = (
+        np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.int32 if count < 1 << 31 else np.int64
+    )
+    of_thread = np.arange(max(len(events.texts["thread"]), 1), dtype=np.int64) * processes + (streams + 1)
+    key = gather(of_thread.astype(dtype), events.thread)
+    if processes > 1:
+        key += gather(np.arange(processes).astype(dtype), events.process)
+    np.copyto(key, streams, where=is_device, casting="unsafe")
+    is_of_device, rows, numbers_of = gather(is_device, stream.rows), stream.rows, stream.numbers
+    if not is_of_device.all():
+        rows, numbers_of = rows.compress(is_of_device), numbers_of.compress(is_of_device)
+    if len(rows):
+        key[rows] = gather(np.arange(streams - 1, -1, -1).astype(dtype), numbers_of)
     unique, numbers = _numbered(key, count)
     lanes: list[str] = []
     for value in unique.tolist():
@@ -130,46 +136,59 @@ def _numbered(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     if count > 8 * len(values):
         unique, inverse = np.unique(values, return_inverse=True)
         return unique, narrow(inverse.astype(np.int32), len(unique))
-    is_there = np.zeros(count, bool)
-    is_there[values] = True
-    unique = np.flatnonzero(is_there)
+    unique = np.flatnonzero(first_rows(values, 0, count) >= 0)
     number = np.zeros(count, np.int32)
     number[unique] = np.arange(len(unique), dtype=np.int32)
-    return unique, narrow(number, len(unique)).take(values)
+    return unique, gather(narrow(number, len(unique)), values)
+
+
+def _lane_kinds(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
+    """The kind of the lane of each complete event, as numbers of `LaneKind` in its order; one array per file."""
+    number_of = {kind: number for number, kind in enumerate(LaneKind)}
+    found = []
+    for item in ranks:
+        host_kind = number_of[LaneKind.HOST] if item.is_device.any() else number_of[LaneKind.COMPUTE]
+        of_kind = np.full(len(item.kinds.categories), host_kind, np.int8)
+        of_kind[item.kinds.of_category(marks.REPEATED)] = number_of[LaneKind.OTHER]
+        of_kind[item.kinds.of_category(marks.DEVICE)] = number_of[LaneKind.COMPUTE]
+        kind = item.kinds.are(of_kind)
+        kind[item.communication] = number_of[LaneKind.COMMUNICATION]
+        np.copyto(kind, number_of[LaneKind.DATA], where=item.category == NUMBER[Category.DATA])
+        found.append(kind)
+    return found
+
+
+def _args_rows(ranks: Sequence[RankEvents]) -> list[np.ndarray]:
+    """The row of the args of each complete event, -1 without args; one array per file."""
+    found, first = [], 0
+    for item in ranks:
+        count = len(item.events)
+        args_row = np.arange(first, first + count)
+        np.copyto(args_row, -1, where=item.events.args_start == -1)
+        found.append(args_row)
+        first += count
+    return found
 
 
 def make_spans(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     """All complete events as spans, by lane."""
-    parts: list[dict[str, Any]] = []
-    first = 0
     kinds = [str(kind) for kind in LaneKind]
-    number_of = {kind: number for number, kind in enumerate(LaneKind)}
-    for item in ranks:
-        events, count = item.events, len(item.events)
-        host_kind = number_of[LaneKind.HOST] if item.is_device.any() else number_of[LaneKind.COMPUTE]
-        # A place for all marks that an event can have: to look up takes less than to assign by each of them.
-        of_marks, every = np.full(256, host_kind, np.int8), np.arange(256)
-        of_marks[(every & marks.REPEATED) != 0] = number_of[LaneKind.OTHER]
-        of_marks[(every & marks.DEVICE) != 0] = number_of[LaneKind.COMPUTE]
-        kind = of_marks.take(item.marks)
-        kind[np.flatnonzero(item.is_communication)] = number_of[LaneKind.COMMUNICATION]
-        kind[np.flatnonzero(item.category == NUMBER[Category.DATA])] = number_of[LaneKind.DATA]
-        args_row = np.arange(first, first + count)
-        args_row[np.flatnonzero(events.args_start == -1)] = -1
-        parts.append(
+    return assemble(
+        SPAN_COLUMNS,
+        [
             {
-                "rank": np.full(count, item.rank, np.int32),
+                "rank": np.full(len(item.events), item.rank, np.int32),
                 "lane": item.lanes,
                 "lane_kind": (kind, kinds),
                 "category": (item.category, list(CATEGORIES)),
-                "name": (events.name, events.texts["name"]),
-                "start_ns": events.start,
-                "dur_ns": events.duration,
+                "name": (item.events.name, item.events.texts["name"]),
+                "start_ns": item.events.start,
+                "dur_ns": item.events.duration,
                 "args_row": args_row,
             }
-        )
-        first += count
-    return assemble(SPAN_COLUMNS, parts)
+            for item, kind, args_row in zip(ranks, _lane_kinds(ranks), _args_rows(ranks), strict=True)
+        ],
+    )
 
 
 def make_launches(ranks: Sequence[RankEvents]) -> list[dict[str, Any]]:
@@ -198,25 +217,25 @@ def make_steps(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     return assemble(STEP_COLUMNS, parts)
 
 
-def _are_annotations(item: RankEvents) -> np.ndarray:
-    """Which are the host's spans, without those that the profiler repeats on the device, and without frames of Python: bool."""
-    are: np.ndarray = (item.marks & (marks.DEVICE | marks.REPEATED | marks.PYTHON)) == 0
-    return are
+def _annotations(kinds: marks.Kinds) -> np.ndarray:
+    """Which kinds are the host's spans, without those that the profiler repeats on the device and frames of Python: bool."""
+    return ~kinds.of_category(marks.DEVICE | marks.REPEATED | marks.PYTHON)
 
 
 def _profiler_steps(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
     """Spans of ProfilerStep#N and their numbers, by time."""
-    events = item.events
-    is_annotation = _are_annotations(item)
-    is_step = (item.marks_of_names & marks.STEP) != 0
-    chosen = np.flatnonzero(is_step & is_annotation)
+    events, kinds = item.events, item.kinds
+    annotations, steps = _annotations(kinds), kinds.of_name(marks.STEP)
+    chosen = kinds.rows(steps & annotations)
     chosen = chosen[np.argsort(events.start[chosen], kind="stable")]
     # The profiler begins a step when one has ended, also when the recording ends there: nothing happens in that one.
     if len(chosen) > 1:
         first, last = events.start[chosen[-1]], events.start[chosen[-1]] + events.duration[chosen[-1]]
-        is_other = is_annotation & ~is_step
-        if is_other.any() and not (is_other & (events.start >= first) & (events.start < last)).any():
-            chosen = chosen[:-1]
+        is_other = kinds.are(annotations & ~steps)
+        if is_other.any():
+            late = np.flatnonzero(events.start >= first)
+            if not (is_other[late] & (events.start[late] < last)).any():
+                chosen = chosen[:-1]
     names = events.texts["name"]
     return chosen, np.array([marks.step_number(names[number]) for number in events.name[chosen].tolist()], np.int64)
 
@@ -230,7 +249,7 @@ def _batches(item: RankEvents) -> tuple[np.ndarray, np.ndarray]:
     for pattern in _BATCHES:
         matches = marks.matching(events.texts["name"], pattern)
         if matches.any():
-            starts = np.sort(events.start[matches[events.name] & _are_annotations(item)])
+            starts = np.sort(events.start[gather(matches, events.name) & item.kinds.are(_annotations(item.kinds))])
             if len(starts) > MIN_BATCHES:
                 return starts[:-1], starts[1:]
     return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -242,7 +261,7 @@ def make_collectives(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     parts: list[dict[str, Any]] = []
     for item in ranks:
         events = item.events
-        chosen = np.flatnonzero(item.is_communication)
+        chosen = item.communication
         rows = chosen[np.argsort(events.start[chosen], kind="stable")]
 
         def text(key: str, default: str = "", rows: np.ndarray = rows, events: Events = events) -> list[str]:
@@ -294,6 +313,14 @@ def make_collectives(ranks: Sequence[RankEvents]) -> pd.DataFrame:
     return assemble(COLLECTIVE_COLUMNS, parts)
 
 
+def with_arrivals(collectives: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table, and when each rank arrived at what it holds: when the host launched it, or else when it began."""
+    submitted, start = (collectives[name].to_numpy() for name in ("submitted_ns", "start_ns"))
+    arrivals: dict[str, object] = {name: collectives[name].to_numpy() for name in ("process_set", "seq", "rank")}
+    arrivals["arrival_ns"] = np.where(submitted >= 0, submitted, start)
+    return collectives, make_table(ARRIVAL_COLUMNS, arrivals)
+
+
 def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> tuple[list[str], np.ndarray]:
     """Who asked for each collective, and which ones of user code were waited for at once.
 
@@ -317,7 +344,7 @@ def _callers(item: RankEvents, chosen: np.ndarray, kinds: Sequence[str]) -> tupl
 def _calls(item: RankEvents, chosen: np.ndarray, names: Sequence[str]) -> list[str]:
     """What tells the kind of each collective best: the call that launched it, else the kernel's own name."""
     events = item.events
-    calls = np.flatnonzero(((item.marks_of_names & marks.HOST_COLLECTIVE) != 0) & ~item.is_device)
+    calls = item.kinds.rows(item.kinds.of_name(marks.HOST_COLLECTIVE) & ~item.kinds.of_category(marks.DEVICE))
     if not len(calls):
         return list(names)
     calls = calls[np.argsort(events.start[calls], kind="stable")]

@@ -1,9 +1,12 @@
 """Trace events as columns."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
+
+from .together import halves, together
 
 _TIMES_AND_PLACES: Final = ("phase", "start", "duration", "args_start", "args_nbytes")
 
@@ -108,7 +111,13 @@ class Events:
 
     def shift(self, ns: int) -> None:
         """Add to the times of all events, in place where nobody else has them."""
-        self.start = np.add(self.start, ns, out=self.start if self.start.flags.writeable else None)
+        shifted = self.start if self.start.flags.writeable else np.empty_like(self.start)
+
+        def shift(part: slice) -> None:
+            np.add(self.start[part], ns, out=shifted[part])
+
+        together(len(self), *(partial(shift, part) for part in halves(len(self))))
+        self.start = shifted
 
     def dense(self, key: str, default: int = -1) -> np.ndarray:
         """A kept integer for every event, `default` where an event does not have it."""

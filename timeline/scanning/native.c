@@ -10,12 +10,15 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 #include "numbers.h"
 #include "steps.h"
 #include "arrays.h"
+#include "narrowing.h"
+#include "gather.h"
 
 #define PADDING 32
 #define MAX_KEYS 32
@@ -851,6 +854,30 @@ static int widen_key(Key *key) {
     return 0;
 }
 
+/* Room for so many rows at once: each time that a column grows the system has to tell all cores that its memory has moved.  Where there
+ * is no room for so many, the columns grow as they do otherwise. */
+static void expect_rows(Scanner *s, uint64_t rows) {
+    if (rows <= s->room || rows > UINT32_MAX || !s->rows) return;
+    int all = 1;
+    for (int i = 0; i < COLUMNS; i++) {
+        if (i == ID && !s->with_ids) continue;
+        char *data = realloc(s->columns[i].data, rows * COLUMN_NBYTES[i]);
+        if (data) s->columns[i].data = data;
+        else all = 0;
+    }
+    if (all) s->room = (uint32_t)rows;
+    for (int i = 0; i < s->key_count; i++) {
+        Key *key = &s->keys[i];
+        uint64_t room = (rows - 1) * key->count / s->rows + 1;
+        if (!key->count || room <= key->room) continue;
+        char *of_rows = realloc(key->rows.data, room * 4);
+        if (of_rows) key->rows.data = of_rows;
+        char *values = realloc(key->values.data, room * value_nbytes(key));
+        if (values) key->values.data = values;
+        if (of_rows && values) key->room = (uint32_t)room;
+    }
+}
+
 /* Everything is looked up before anything is stored: an odd event leaves no row, though texts of it may stay. */
 static int store_event(Scanner *s, Found *found, int64_t args_start) {
     int32_t numbers[ID + 1];
@@ -935,20 +962,11 @@ static int store_event(Scanner *s, Found *found, int64_t args_start) {
 
 /* Python. */
 
-static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
-    Py_buffer buffer;
-    Py_ssize_t start, end;
-    long long base, stop;
-    if (!PyArg_ParseTuple(arguments, "y*nnLL", &buffer, &start, &end, &base, &stop)) return NULL;
-    if (start < 0 || start > end || end + PADDING > buffer.len) {
-        PyBuffer_Release(&buffer);
-        PyErr_SetString(PyExc_ValueError, "the buffer must reach 32 bytes beyond the end");
-        return NULL;
-    }
-    const uint8_t *origin = buffer.buf, *p = origin + start, *e = origin + end;
+/* Takes what lies from `*position` to `e` in a buffer that begins at `origin`, and in the file at `base`. */
+static int take_events(Scanner *self, const uint8_t *origin, const uint8_t **position, const uint8_t *e, int64_t base, int64_t stop) {
+    const uint8_t *p = *position;
     int status = MORE;
     Found found;
-    Py_BEGIN_ALLOW_THREADS;
     for (;;) {
         while (p < e && (*p == ',' || *p == '\n' || *p == ' ' || *p == '\r' || *p == '\t')) p++;
         if (p >= e) break;
@@ -969,6 +987,29 @@ static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
         }
         status = MORE;
     }
+    *position = p;
+    return status;
+}
+
+static int reaches_beyond(const Py_buffer *buffer, Py_ssize_t start, Py_ssize_t end) {
+    if (start >= 0 && start <= end && end <= buffer->len - PADDING) return 1;
+    PyErr_SetString(PyExc_ValueError, "the buffer must reach 32 bytes beyond the end");
+    return 0;
+}
+
+static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
+    Py_buffer buffer;
+    Py_ssize_t start, end;
+    long long base, stop;
+    if (!PyArg_ParseTuple(arguments, "y*nnLL", &buffer, &start, &end, &base, &stop)) return NULL;
+    if (!reaches_beyond(&buffer, start, end)) {
+        PyBuffer_Release(&buffer);
+        return NULL;
+    }
+    const uint8_t *origin = buffer.buf, *p = origin + start;
+    int status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = take_events(self, origin, &p, origin + end, base, stop);
     Py_END_ALLOW_THREADS;
     Py_ssize_t position = p - origin;
     PyBuffer_Release(&buffer);
@@ -976,24 +1017,92 @@ static PyObject *Scanner_feed(Scanner *self, PyObject *arguments) {
     return Py_BuildValue("in", status, position);
 }
 
+/* The same, and reads on by itself: the interpreter is taken once in many blocks, not twice in each. */
+static PyObject *Scanner_feed_file(Scanner *self, PyObject *arguments) {
+    Py_buffer buffer;
+    Py_ssize_t start, end, block_nbytes, nbytes = 0;
+    long long base, stop;
+    int descriptor, blocks, status, failed = 0;
+    if (!PyArg_ParseTuple(arguments, "iw*nnLLni", &descriptor, &buffer, &start, &end, &base, &stop, &block_nbytes, &blocks)) return NULL;
+    if (!reaches_beyond(&buffer, start, end)) {
+        PyBuffer_Release(&buffer);
+        return NULL;
+    }
+    uint8_t *origin = buffer.buf;
+    Py_BEGIN_ALLOW_THREADS;
+    for (;;) {
+        const uint8_t *p = origin + start;
+        status = take_events(self, origin, &p, origin + end, base, stop);
+        start = p - origin;
+        Py_ssize_t rest = end - start, room = buffer.len - PADDING - rest;
+        if (status != MORE || blocks-- <= 0 || room <= 0) break;
+        memmove(origin, p, (size_t)rest);
+        base += start;
+        start = 0;
+        end = rest;
+        ssize_t count = read(descriptor, origin + rest, (size_t)(room < block_nbytes ? room : block_nbytes));
+        if (count <= 0) {
+            failed = count < 0 && errno != EINTR ? errno : 0;
+            break; /* at the end of the file whoever has called finds so, too */
+        }
+        end += count;
+        nbytes += count;
+    }
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&buffer);
+    if (status == NO_MEMORY) return PyErr_NoMemory();
+    if (failed) {
+        errno = failed;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return Py_BuildValue("innLn", status, start, end, base, nbytes);
+}
+
 /* A column, handed out without a copy: the memory that it has grown in, with the buffer protocol. */
 typedef struct {
     PyObject_HEAD
     Growing memory;
+    Py_ssize_t exports;
 } Column;
 
 static int Column_getbuffer(Column *self, Py_buffer *view, int flags) {
-    static char nothing[1];
-    void *data = self->memory.data ? self->memory.data : nothing;
-    return PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 0, flags);
+    static uint64_t nothing[1];
+    void *data = self->memory.data ? (void *)self->memory.data : nothing;
+    if (PyBuffer_FillInfo(view, (PyObject *)self, data, (Py_ssize_t)self->memory.used, 0, flags) < 0) return -1;
+    self->exports++;
+    return 0;
 }
+
+static void Column_releasebuffer(Column *self, Py_buffer *Py_UNUSED(view)) { self->exports--; }
 
 static void Column_dealloc(Column *self) {
     free(self->memory.data);
     PyObject_Free(self);
 }
 
-static PyBufferProcs Column_buffer = {(getbufferproc)Column_getbuffer, NULL};
+/* Large ones are not copied: the system puts their pages elsewhere. */
+static PyObject *Column_grow(Column *self, PyObject *argument) {
+    Py_ssize_t nbytes = PyLong_AsSsize_t(argument);
+    if (nbytes == -1 && PyErr_Occurred()) return NULL;
+    if (nbytes < 0 || (size_t)nbytes < self->memory.used) {
+        PyErr_SetString(PyExc_ValueError, "a column does not shrink");
+        return NULL;
+    }
+    if (self->exports) {
+        PyErr_SetString(PyExc_BufferError, "a column that is looked at cannot grow");
+        return NULL;
+    }
+    if (grow(&self->memory, (size_t)nbytes - self->memory.used) < 0) return PyErr_NoMemory();
+    self->memory.used = (size_t)nbytes;
+    Py_RETURN_NONE;
+}
+
+static PyBufferProcs Column_buffer = {(getbufferproc)Column_getbuffer, (releasebufferproc)Column_releasebuffer};
+
+static PyMethodDef Column_methods[] = {
+    {"grow", (PyCFunction)Column_grow, METH_O, "grow(nbytes): room for more, which whoever asks fills; nobody may look at it meanwhile."},
+    {NULL},
+};
 
 static PyTypeObject ColumnType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tlkit.timeline.scanning._native.Column",
@@ -1002,14 +1111,19 @@ static PyTypeObject ColumnType = {
     .tp_doc = "The bytes of a column.",
     .tp_dealloc = (destructor)Column_dealloc,
     .tp_as_buffer = &Column_buffer,
+    .tp_methods = Column_methods,
 };
 
 static PyObject *bytes_of(Growing *g) {
     Column *column = PyObject_New(Column, &ColumnType);
     if (!column) return NULL;
     char *shrunk = g->data ? realloc(g->data, g->used ? g->used : 1) : NULL;
-    if (shrunk) g->data = shrunk;
+    if (shrunk) {
+        g->data = shrunk;
+        g->room = g->used;
+    }
     column->memory = *g;
+    column->exports = 0;
     memset(g, 0, sizeof *g);
     return (PyObject *)column;
 }
@@ -1043,11 +1157,27 @@ static int set_item(PyObject *dictionary, const char *name, PyObject *value) {
     return result;
 }
 
+/* What mostly has few values, or small ones, in fewer bytes; how many of its memory each column uses then. */
+static void narrow_all(Scanner *s) {
+    for (int i = CATEGORY; i <= THREAD; i++)
+        if (s->rows) s->columns[i].used = s->rows * narrow_numbers(s->columns[i].data, s->rows, s->texts[i].count);
+    for (int i = 0; i < s->key_count; i++) {
+        Key *key = &s->keys[i];
+        key->rows.used = (size_t)key->count * 4;
+        key->values.used = !key->count ? 0
+                           : key->count * (key->kind == KIND_TEXT ? narrow_numbers(key->values.data, key->count, key->texts.count)
+                                                                  : narrow_integers(key->values.data, key->count));
+    }
+}
+
 /* Hands out the columns and begins anew. */
 static PyObject *Scanner_finish(Scanner *self, PyObject *Py_UNUSED(none)) {
     PyObject *columns = PyDict_New(), *texts = PyDict_New(), *keys = PyDict_New();
     if (!columns || !texts || !keys) goto failed;
     for (int i = 0; i < COLUMNS; i++) self->columns[i].used = i == ID && !self->with_ids ? 0 : self->rows * COLUMN_NBYTES[i];
+    Py_BEGIN_ALLOW_THREADS;
+    narrow_all(self);
+    Py_END_ALLOW_THREADS;
     self->rows = self->room = 0;
     for (int i = 0; i < COLUMNS; i++)
         if (set_item(columns, COLUMN_NAMES[i], bytes_of(&self->columns[i])) < 0) goto failed;
@@ -1055,8 +1185,6 @@ static PyObject *Scanner_finish(Scanner *self, PyObject *Py_UNUSED(none)) {
         if (set_item(texts, COLUMN_NAMES[i], list_of(&self->texts[i], i == PROCESS || i == THREAD || i == ID)) < 0) goto failed;
     for (int i = 0; i < self->key_count; i++) {
         Key *key = &self->keys[i];
-        key->rows.used = (size_t)key->count * 4;
-        key->values.used = key->count * value_nbytes(key);
         key->count = key->room = 0;
         PyObject *rows = bytes_of(&key->rows), *values = bytes_of(&key->values), *list = list_of(&key->texts, 0);
         if (!rows || !values || !list) {
@@ -1131,9 +1259,20 @@ static PyObject *Scanner_distinct(Scanner *self, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(count);
 }
 
+static PyObject *Scanner_expect(Scanner *self, PyObject *argument) {
+    unsigned long long rows = PyLong_AsUnsignedLongLong(argument);
+    if (rows == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    expect_rows(self, rows);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef Scanner_methods[] = {
+    {"expect", (PyCFunction)Scanner_expect, METH_O, "expect(rows): make room for so many events in all, judging by those taken already."},
     {"feed", (PyCFunction)Scanner_feed, METH_VARARGS,
      "feed(buffer, start, end, base, stop) -> (status, position): take events; see scanning/native.c."},
+    {"feed_file", (PyCFunction)Scanner_feed_file, METH_VARARGS,
+     "feed_file(descriptor, buffer, start, end, base, stop, block_nbytes, blocks) -> (status, start, end, base, nbytes): as feed, "
+     "and up to so many times, when there are no more events in the buffer, read on."},
     {"finish", (PyCFunction)Scanner_finish, METH_NOARGS, "Hand out the columns and begin anew."},
     {NULL},
 };
@@ -1156,7 +1295,114 @@ static PyTypeObject ScannerType = {
     .tp_getset = Scanner_properties,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "The compiled scanner of trace events.", -1, NULL};
+/* Whether what a buffer holds are integers, and those with a sign, as its format says; both for bytes without a format. */
+static int is_signed_integer(const Py_buffer *view, int *is_signed) {
+    const char *format = view->format ? view->format : "B";
+    if (*format == '<' || *format == '=' || *format == '@') format++;
+    *is_signed = *format && strchr("bhilq", *format) != NULL;
+    return *format && !format[1] && strchr("bhilqBHILQ?", *format) != NULL;
+}
+
+/* Whether it can be read item by item; where there is none, it may lie anywhere. */
+static int is_aligned(const Py_buffer *view) { return !view->len || (uintptr_t)view->buf % (size_t)view->itemsize == 0; }
+
+static PyObject *native_gather(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    PyObject *objects[3], *result = NULL;
+    Py_buffer views[3]; /* table, numbers, out */
+    int held = 0, is_signed, is_beyond = 0;
+    if (!PyArg_ParseTuple(arguments, "OOO", &objects[0], &objects[1], &objects[2])) return NULL;
+    for (; held < 3; held++)
+        if (PyObject_GetBuffer(objects[held], &views[held], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (held == 2 ? PyBUF_WRITABLE : 0)) < 0)
+            goto done;
+    size_t item = (size_t)views[0].itemsize, number = (size_t)views[1].itemsize;
+    Gather gather = is_signed_integer(&views[1], &is_signed) ? find_gather(is_signed, number, item) : NULL;
+    if (!gather || item != (size_t)views[2].itemsize || !is_aligned(&views[0]) || !is_aligned(&views[1]) || !is_aligned(&views[2])) {
+        PyErr_SetString(PyExc_TypeError, "a table and a result of one type, and integers");
+        goto done;
+    }
+    size_t count = (size_t)views[1].len / number;
+    if ((size_t)views[2].len / item != count) {
+        PyErr_SetString(PyExc_ValueError, "there is not one place for each number");
+        goto done;
+    }
+    Py_ssize_t length = views[0].len / (Py_ssize_t)item;
+    if (count && length) {
+        Py_BEGIN_ALLOW_THREADS;
+        is_beyond = gather(views[0].buf, length, views[1].buf, count, views[2].buf);
+        Py_END_ALLOW_THREADS;
+    } else is_beyond = count != 0;
+    if (is_beyond) PyErr_SetString(PyExc_IndexError, "a number is beyond the table");
+    else result = Py_NewRef(Py_None);
+done:
+    while (held) PyBuffer_Release(&views[--held]);
+    return result;
+}
+
+static PyObject *native_first_rows(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    PyObject *objects[2], *result = NULL;
+    Py_buffer views[2]; /* numbers, out */
+    long long low;
+    int held = 0, is_signed, is_beyond;
+    if (!PyArg_ParseTuple(arguments, "OLO", &objects[0], &low, &objects[1])) return NULL;
+    for (; held < 2; held++)
+        if (PyObject_GetBuffer(objects[held], &views[held], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (held == 1 ? PyBUF_WRITABLE : 0)) < 0)
+            goto done;
+    size_t number = (size_t)views[0].itemsize, count = (size_t)views[0].len / number;
+    FirstRows first_rows = is_signed_integer(&views[0], &is_signed) ? find_first_rows(is_signed, number) : NULL;
+    if (!first_rows || views[1].itemsize != 4 || !is_aligned(&views[0]) || !is_aligned(&views[1]) || count > INT32_MAX) {
+        PyErr_SetString(PyExc_TypeError, "integers, not too many, and places of four bytes");
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    is_beyond = first_rows(views[0].buf, count, low, views[1].buf, (size_t)views[1].len / 4);
+    Py_END_ALLOW_THREADS;
+    if (is_beyond) PyErr_SetString(PyExc_IndexError, "a number is beyond the places");
+    else result = Py_NewRef(Py_None);
+done:
+    while (held) PyBuffer_Release(&views[--held]);
+    return result;
+}
+
+static PyObject *native_select(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    enum { KINDS, CHOSEN, ROWS, NUMBERS, OUT_ROWS, OUT_NUMBERS, VIEWS };
+    PyObject *objects[VIEWS], *result = NULL;
+    Py_buffer views[VIEWS];
+    int held = 0, is_signed, is_plain = 1;
+    if (!PyArg_ParseTuple(arguments, "OOOOOO", &objects[0], &objects[1], &objects[2], &objects[3], &objects[4], &objects[5])) return NULL;
+    for (; held < VIEWS; held++) {
+        int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (held >= OUT_ROWS ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(objects[held], &views[held], flags) < 0) goto done;
+        is_plain = is_plain && is_signed_integer(&views[held], &is_signed) && is_aligned(&views[held]);
+    }
+    size_t kind = (size_t)views[KINDS].itemsize, number = (size_t)views[NUMBERS].itemsize, count = (size_t)views[ROWS].len / 4;
+    Select select = is_plain ? find_select(kind, number) : NULL;
+    if (!select || views[CHOSEN].itemsize != 1 || views[ROWS].itemsize != 4 || views[OUT_ROWS].itemsize != 4 ||
+        (size_t)views[OUT_NUMBERS].itemsize != number || (size_t)views[NUMBERS].len / number != count ||
+        (size_t)views[OUT_ROWS].len / 4 < count || (size_t)views[OUT_NUMBERS].len / number < count) {
+        PyErr_SetString(PyExc_TypeError, "rows of four bytes, a number beside each, and as many places");
+        goto done;
+    }
+    int64_t found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = select(views[KINDS].buf, (size_t)views[KINDS].len / kind, views[CHOSEN].buf, (size_t)views[CHOSEN].len, views[ROWS].buf,
+                   views[NUMBERS].buf, count, views[OUT_ROWS].buf, views[OUT_NUMBERS].buf);
+    Py_END_ALLOW_THREADS;
+    if (found < 0) PyErr_SetString(PyExc_IndexError, "a row, or a kind, is beyond the table");
+    else result = PyLong_FromLongLong(found);
+done:
+    while (held) PyBuffer_Release(&views[--held]);
+    return result;
+}
+
+static PyMethodDef module_methods[] = {
+    {"select", native_select, METH_VARARGS,
+     "select(kinds, chosen, rows, numbers, out_rows, out_numbers) -> count: the rows whose kind is chosen; see scanning/gather.h."},
+    {"first_rows", native_first_rows, METH_VARARGS, "first_rows(numbers, low, out): out[number - low] = where it stands first."},
+    {"gather", native_gather, METH_VARARGS, "gather(table, numbers, out): out[:] = table[numbers]; see scanning/gather.h."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "The compiled scanner of trace events.", -1, module_methods};
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *result;

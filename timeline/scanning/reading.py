@@ -6,17 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
-
-import numpy as np
 
 from ..errors import TraceError
 from ..read.source import Source
 from .events import Events
 from .odd import LONGEST_EVENT, Event, OddEvents
-from .parts import DTYPES, Part, join, narrow_columns, narrow_key
+from .parts import Part, join
 from .portable import CLOSED, MORE, ODD, STOPPED, PortableScanner
 from .thrift import check_proportion
+from .together import side_by_side
 
 try:
     from ._native import Scanner as _CompiledScanner  # type: ignore[import-not-found]  # compiled when installed
@@ -31,6 +31,10 @@ Progress = Callable[[int], None]
 #: What is read at a time, beside the event that may lie across the end: what a core's cache holds while it is scanned.
 _BLOCK_NBYTES: Final = 512 * 1024
 _SMALLEST_BLOCK: Final = 4096
+#: So many blocks the compiled scanner reads by itself, before it is looked at whether they are what a program writes.
+_BLOCKS: Final = 8
+#: So many times as many events are expected as there would be if all were as long as the first ones.
+_MARGIN: Final = 1.1
 #: What is read first where something is looked for that is mostly near.
 _NEAR_NBYTES: Final = 64 * 1024
 #: As much at most while the array of events is looked for.
@@ -75,7 +79,7 @@ class _Feeder:
         self,
         source: Source,
         scanner: Scanner,
-        read_into: Callable[[memoryview], int],
+        stream: Any,
         base: int,
         stop: int,
         block_nbytes: int,
@@ -85,7 +89,12 @@ class _Feeder:
         self.scanner = scanner
         self.dropped: Counter[str] = Counter()
         self._odd = OddEvents(self.dropped)
-        self._read_into = read_into
+        self._read_into = stream.readinto
+        is_plain = isinstance(stream, io.FileIO) and not isinstance(scanner, PortableScanner)
+        self._descriptor = stream.fileno() if is_plain else None
+        """What the scanner can read by itself."""
+        self._is_expected = False
+        """Whether the scanner knows how many events there may be."""
         self._base = self._first = base
         """Offset of the buffer in the file."""
         self._stop = stop
@@ -106,7 +115,7 @@ class _Feeder:
         in_vain = 0
         while True:
             rows = self.scanner.rows
-            status, self._start = self.scanner.feed(self._buffer, self._start, self._end, self._base, self._stop)
+            status = self._feed(progress)
             if status in {CLOSED, STOPPED}:
                 self.is_closed = status == CLOSED
                 return
@@ -119,6 +128,24 @@ class _Feeder:
                 for _ in range(in_vain):
                     if self._start < self._end and not self._read_odd(progress):
                         return
+
+    def _feed(self, progress: Progress) -> int:
+        """Have the scanner take what is in the buffer, and some blocks behind it if it can read them by itself."""
+        if self._descriptor is None:
+            status, self._start = self.scanner.feed(self._buffer, self._start, self._end, self._base, self._stop)
+            return status
+        compiled: Any = self.scanner
+        status, self._start, self._end, self._base, count = compiled.feed_file(
+            self._descriptor, self._buffer, self._start, self._end, self._base, self._stop, self._block_nbytes, _BLOCKS
+        )
+        if count:
+            progress(count)
+        if not self._is_expected and status == MORE and compiled.rows:
+            self._is_expected = True
+            end = min(self._stop, os.fstat(self._descriptor).st_size)
+            # What is not used is never written, so that it takes no memory.
+            compiled.expect(int(_MARGIN * compiled.rows * (end - self._first) / max(self.position - self._first, 1)))
+        return int(status)
 
     def _check_proportion(self) -> None:
         check_proportion(
@@ -181,21 +208,15 @@ class _Feeder:
 
     def finish(self, text_keys: Sequence[str]) -> Part:
         """What was made of the range."""
+        rows = self.scanner.rows
         columns, texts, of_keys = self.scanner.finish()
-        arrays = {name: np.frombuffer(columns[name], dtype) for name, dtype in DTYPES.items()}
-        if self._own:
-            starts = arrays["args_start"].copy()
-            for number, (row, args) in enumerate(self._own):
-                if args:
-                    starts[row] = -2 - number
-            arrays["args_start"] = starts
-        del columns
-        narrow_columns(arrays, texts)
         return Part(
-            columns=arrays,
+            rows=rows,
+            columns=columns,
             texts=texts,
-            keys={name: narrow_key(*of_keys.pop(name), is_text=name in text_keys) for name in list(of_keys)},
-            own_args=[args for _, args in self._own],
+            keys=of_keys,
+            text_keys=frozenset(text_keys),
+            own=self._own,
             end=self.position,
             is_closed=self.is_closed,
             rest=bytes(self._buffer[self._start : self._end]),
@@ -245,7 +266,7 @@ def scan(
         if len(ranges) > 1:
             parts = _scan_ranges(source, ranges, make, texts, progress)
         else:
-            feeder = _Feeder(source, make(), stream.readinto, base, _EVERYTHING, block)
+            feeder = _Feeder(source, make(), stream, base, _EVERYTHING, block)
             feeder.begin_with(begun)
             progress(base + len(begun))
             feeder.run(progress)
@@ -359,12 +380,11 @@ def _scan_ranges(
     def work(span: tuple[int, int]) -> Part:
         with source.open_plain() as file:
             file.seek(span[0])
-            feeder = _Feeder(source, make(), file.readinto, *span, _BLOCK_NBYTES)
+            feeder = _Feeder(source, make(), file, *span, _BLOCK_NBYTES)
             feeder.run(progress)
             return feeder.finish(text_keys)
 
-    with ThreadPoolExecutor(len(ranges)) as pool:
-        parts = list(pool.map(work, ranges))
+    parts = side_by_side(len(ranges), [partial(work, span) for span in ranges])
     good = [parts[0]]
     for (start, _), part in zip(ranges[1:], parts[1:], strict=True):
         if good[-1].is_closed:

@@ -3,10 +3,11 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+Made = TypeVar("Made")
 
 #: Columns of fewer rows are done before a thread has started.
 _MIN_ROWS: Final = 1 << 16
@@ -35,8 +36,46 @@ def together(rows: int, *tasks: Callable[[], Any]) -> list[Any]:
     threads = min(len(tasks), len(os.sched_getaffinity(0)))
     if threads < 2 or rows < _MIN_ROWS:  # noqa: PLR2004  nobody to share with
         return [task() for task in tasks]
-    with eager_switches(), ThreadPoolExecutor(threads) as pool:
-        return [future.result() for future in [pool.submit(task) for task in tasks]]
+    with eager_switches():
+        return side_by_side(threads, tasks)
+
+
+def side_by_side(threads: int, tasks: Sequence[Callable[[], Made]]) -> list[Made]:
+    """What each task returns; they are begun in this order, by so many threads, of which the caller is one.
+
+    Raises:
+        Exception: what the first of the tasks that failed has raised.
+    """
+    results: dict[int, Made] = {}
+    errors: dict[int, BaseException] = {}
+    numbers = iter(range(len(tasks)))  # `next` of it is one operation of the interpreter
+
+    def work() -> None:
+        # Whatever was begun before one that failed is finished, and no more is begun.
+        while not errors and (number := next(numbers, None)) is not None:
+            try:
+                results[number] = tasks[number]()
+            except BaseException as error:  # it is raised where the results are waited for
+                errors[number] = error
+
+    helpers = [threading.Thread(target=work, daemon=True) for _ in range(threads - 1)]
+    for helper in helpers:
+        helper.start()
+    work()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[min(errors)]
+    return [results[number] for number in range(len(tasks))]
+
+
+def halves(rows: int) -> tuple[slice, slice]:
+    """The first and the second half of columns.
+
+    >>> halves(5)
+    (slice(0, 2, None), slice(2, 5, None))
+    """
+    return slice(0, rows // 2), slice(rows // 2, rows)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Columns of events: those that are left out, and numbers in as few bytes as hold them."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,55 @@ def test_times_are_shifted_wherever_they_lie(compiled: bool, tmp_path: Path) -> 
     events.shift(-5)
 
     assert events.start.tolist() == [ns - 5 for ns in before]
+
+
+@pytest.mark.skipif(not has_compiled_scanner(), reason="only the compiled scanner divides files")
+@pytest.mark.parametrize("threads", [100, 129, 300])
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_ranges_become_the_columns_that_one_would(
+    threads: int, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each range has few enough different values for fewer bytes than all have together."""
+    events: list[dict[str, Any]] = [
+        {"ph": "X", "name": f"n{number // 30}", "pid": number // 4000, "tid": number * threads // 20_000, "ts": number,
+         "cat": "x" * (number // 7000), "dur": "1" if number % 999 == 0 else 1,
+         "args": {"correlation": number if number < 15_000 else number + 2**31, "stream": f"s{number * threads // 20_000}"}}
+        for number in range(20_000)
+    ]  # fmt: skip
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(events))
+    monkeypatch.setattr(scan_module, "_SMALLEST_PART", 1000)
+    options: dict[str, Any] = {"integers": ("correlation",), "texts": ("stream",), "with_ids": True}
+
+    one, several = (scan(Source(path), workers=count, **options) for count in (1, workers))
+
+    assert content(several) == content(one)
+    assert several.own_args == one.own_args
+    for name in ("phase", "name", "category", "process", "thread", "id", "duration", "args_nbytes"):
+        assert getattr(several, name).tolist() == getattr(one, name).tolist()
+        assert getattr(several, name).dtype == getattr(one, name).dtype
+    for name in ("correlation", "stream"):
+        assert several.keys[name].numbers.dtype == one.keys[name].numbers.dtype
+
+
+@pytest.mark.skipif(not has_compiled_scanner(), reason="only the compiled scanner hands out its memory")
+def test_memory_grows_while_nobody_looks_at_it() -> None:
+    """It is never taken from below an array, and never becomes less."""
+    native = import_module("tlkit.timeline.scanning._native")
+    scanner = native.Scanner((), (), False)
+    event = b'{"ph":"X","ts":1}'
+    scanner.feed(event + bytes(32), 0, len(event), 0, 2**62)
+    scanner.expect(1000)
+    scanner.feed(event + bytes(32), 0, len(event), 0, 2**62)
+    memory = scanner.finish()[0]["start"]
+    array = np.frombuffer(memory, np.int64)
+
+    with pytest.raises(BufferError):
+        memory.grow(80)
+    assert array.tolist() == [1000, 1000]
+    del array
+    with pytest.raises(ValueError, match="shrink"):
+        memory.grow(8)
+    memory.grow(80)
+    assert np.frombuffer(memory, np.int64)[:2].tolist() == [1000, 1000]
+    assert memoryview(memory).nbytes == 80

@@ -1,7 +1,9 @@
 """Readers of other packages: what is wrong with them is one line, not a traceback."""
 
+import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
+from importlib.machinery import PathFinder
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from tlkit.timeline import formats
 from tlkit.timeline.commands.trace import main
+from tlkit.timeline.formats import plug_ins
 
 
 def refuse(*_: Any) -> Any:
@@ -41,6 +44,7 @@ def bring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
                 return reader() if reader is refuse else reader
 
         monkeypatch.setattr(formats, "entry_points", lambda group: [Point()] if group == formats.GROUP else [])
+        monkeypatch.setattr(formats, "may_have_plug_ins", lambda group: group == formats.GROUP)
         formats.known_formats.cache_clear()
 
     yield brought
@@ -79,6 +83,32 @@ def test_an_entry_point_names_its_reader(monkeypatch: pytest.MonkeyPatch) -> Non
     """A module, as another package's metadata would name it."""
     point = EntryPoint("again", "tlkit.timeline.formats.chrome", formats.GROUP)
     monkeypatch.setattr(formats, "entry_points", lambda group: [point])
+    monkeypatch.setattr(formats, "may_have_plug_ins", lambda group: group == formats.GROUP)
     formats.known_formats.cache_clear()
     assert formats.known_formats()[0].NAME == "chrome"
     formats.known_formats.cache_clear()
+
+
+def test_packages_are_found_as_the_library_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In folders that are there; where packages may lie elsewhere, nothing is ruled out."""
+    finders = [finder for finder in sys.meta_path if not hasattr(finder, "find_distributions")]
+    monkeypatch.setattr(sys, "meta_path", [*finders, PathFinder])
+    package = tmp_path / "theirs-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: theirs\nVersion: 1.0\n")
+    (tmp_path / "a_module.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "missing")])
+    without = plug_ins.may_have_plug_ins(formats.GROUP)
+    (package / "entry_points.txt").write_text(f"[{formats.GROUP}]\ntheirs = theirs:reader\n")
+
+    assert not without
+    assert plug_ins.may_have_plug_ins(formats.GROUP)
+    assert [point.name for point in entry_points(group=formats.GROUP)] == ["theirs"]
+    assert not plug_ins.may_have_plug_ins("another.group")
+    for path in (tmp_path / "a_module.py", tmp_path / "x.egg"):
+        (tmp_path / "x.egg").mkdir(exist_ok=True)
+        monkeypatch.setattr(sys, "path", [str(path)])
+        assert plug_ins.may_have_plug_ins("another.group")
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_distributions=None)])
+    assert plug_ins.may_have_plug_ins("another.group")
