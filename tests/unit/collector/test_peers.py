@@ -246,3 +246,14 @@ def test_a_rhythm_has_its_period_and_steps() -> None:
     evidence = find_pattern(np.where(INDEX % 20 == 5, 5.0, 0.0), NUMBERS).evidence
 
     assert evidence == {"steps_ratio": 0.05, "steps": [105, 125, 145], "period": 20}
+
+
+def test_lessons_that_grow_by_stages_are_no_slower_stretch() -> None:
+    """Nor if a few steps evaluate as well: their input is much larger, and their work is not."""
+    sizes = np.repeat([12, 20, 30, 40], 15)
+    work = (10.0 + 2.0 * sizes) * np.random.default_rng(1).lognormal(0.0, 0.01, len(sizes))
+    sizes[[7, 22, 37, 52]] *= 9
+    left = beyond_input(work, sizes)
+    stages = [np.median(stage) for stage in np.split(left, 4)]
+
+    assert max(stages) == pytest.approx(min(stages), rel=0.05)
