@@ -19,6 +19,7 @@ from ..timeline.commands.arguments import Parser, parse_ranks, run_command, with
 from ..timeline.errors import TlkitError, UsageError
 from ..timeline.read.families import is_url
 from ..timeline.record.flight_requests import listens, request_dump
+from .freed_memory import share_heaps
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -89,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError("--ranks and --warm-up are for runs that are over, not for --follow and --collector")
     if find_spec("dash") is None:
         raise UsageError("dash is not installed: pip install 'tlkit[dashboard]'")
+    share_heaps()
     # Dash takes a second to load: meanwhile the trace is read.
     threading.Thread(target=_load_early, daemon=True).start()
     from ..collector.service.guard import is_loopback  # noqa: PLC0415

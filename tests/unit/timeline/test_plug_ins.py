@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, MetadataPathFinder, entry_points
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,6 +93,8 @@ def test_packages_are_found_as_the_library_finds_them(tmp_path: Path, monkeypatc
     """In folders that are there; where packages may lie elsewhere, nothing is ruled out."""
     finders = [finder for finder in sys.meta_path if not hasattr(finder, "find_distributions")]
     monkeypatch.setattr(sys, "meta_path", [*finders, PathFinder])
+    # The package importlib_metadata, once somebody has imported it, has taken that away.
+    monkeypatch.setattr(PathFinder, "find_distributions", MetadataPathFinder.find_distributions, raising=False)
     package = tmp_path / "theirs-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Name: theirs\nVersion: 1.0\n")
