@@ -5,7 +5,7 @@ milliseconds now and then was stopped in the middle: Linux leaves a core to anot
 lose is what all of the step loses for so much of its time.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ import pandas as pd
 
 from ...timeline.model.trace import Trace
 from ...timeline.vocabulary import STARVED_COUNTERS, Category, LaneKind
-from .arrays import Floats, Matrix
+from .arrays import Floats
 from .intervals import Times
 from .steps import Steps
 
@@ -38,10 +38,10 @@ def with_lost_cores(trace: Trace, steps: Steps) -> Trace:
     is_profile = trace.meta.format == "kineto" and not (spans["lane_kind"] == str(LaneKind.HOST)).any()
     if not is_profile or steps.count < MIN_SEEN or trace.counters["name"].isin(list(STARVED_COUNTERS.values())).any():
         return trace
-    mine = spans[(spans["lane_kind"] == str(LaneKind.COMPUTE)) & spans["category"].isin(list(map(str, _PARTS)))]
+    operators = _Operators.of(spans)
     tables = []
     for row, rank in enumerate(steps.ranks):
-        lost = _lost_by_part(mine[mine["rank"] == rank], steps, row)
+        lost = _lost_by_part(operators.within(steps, row), steps.count)
         if not lost:
             return trace
         for part, lost_ns in lost.items():
@@ -59,33 +59,73 @@ def with_lost_cores(trace: Trace, steps: Steps) -> Trace:
     return replace(trace, counters=together.astype({"name": "category", "rank": "int32"}), cache_key=None)
 
 
-def _lost_by_part(spans: pd.DataFrame, steps: Steps, row: int) -> dict[Category, Floats]:
+@dataclass(frozen=True, slots=True)
+class _Operators:
+    """Columns of operators: by themselves, since tables of all columns take longer to divide than all else here."""
+
+    rank: np.ndarray
+    lane: np.ndarray
+    name: np.ndarray
+    part: np.ndarray
+    """The position in _PARTS."""
+    start_ns: Times
+    dur_ns: Times
+    step: np.ndarray
+
+    @classmethod
+    def of(cls, spans: pd.DataFrame) -> "_Operators":
+        """Those of all ranks, in any order, steps unknown."""
+        names = [str(name) for name in spans["category"].cat.categories]
+        parts = np.array([_PARTS.index(Category(name)) if name in _PARTS else -1 for name in names] or [-1])
+        part = parts[spans["category"].cat.codes.to_numpy()]
+        at = np.flatnonzero((spans["lane_kind"] == str(LaneKind.COMPUTE)).to_numpy() & (part >= 0))
+        return cls(
+            spans["rank"].to_numpy()[at],
+            spans["lane"].cat.codes.to_numpy()[at],
+            spans["name"].cat.codes.to_numpy()[at],
+            part[at],
+            spans["start_ns"].to_numpy()[at],
+            spans["dur_ns"].to_numpy()[at],
+            np.zeros(len(at), dtype=np.int64),
+        )
+
+    def within(self, steps: Steps, row: int) -> "_Operators":
+        """Those of one rank which begin in a step, by lane and start, of those that begin together the longest first."""
+        mine = self.rows(np.flatnonzero(self.rank == steps.ranks[row]))
+        step = np.searchsorted(steps.start_ns[row], mine.start_ns, side="right") - 1
+        inside = (step >= 0) & (mine.start_ns < steps.end_ns[row][np.maximum(step, 0)])
+        mine = replace(mine, step=step).rows(np.flatnonzero(inside))
+        # Most files have them in that order.
+        lane, start, longer = (np.diff(values) for values in (mine.lane, mine.start_ns, mine.dur_ns))
+        if ((lane > 0) | ((lane == 0) & ((start > 0) | ((start == 0) & (longer <= 0))))).all():
+            return mine
+        return mine.rows(np.lexsort((-mine.dur_ns, mine.start_ns, mine.lane)))
+
+    def rows(self, wanted: np.ndarray) -> "_Operators":
+        """Some of them."""
+        return _Operators(*(getattr(self, field.name)[wanted] for field in fields(self)))
+
+
+def _lost_by_part(operators: _Operators, steps: int) -> dict[Category, Floats]:
     """What each part of each step of a rank waited for cores: float[step], ns; nothing if too little of them is seen."""
-    begins, ends = steps.start_ns[row], steps.end_ns[row]
-    step = np.searchsorted(begins, spans["start_ns"].to_numpy(), side="right") - 1
-    inside = (step >= 0) & (spans["start_ns"].to_numpy() < ends[np.maximum(step, 0)])
-    spans, step = spans[inside], step[inside]
-    order = np.lexsort((-spans["dur_ns"].to_numpy(), spans["start_ns"].to_numpy(), spans["lane"].cat.codes.to_numpy()))
-    spans, step = spans.iloc[order], step[order]
-    lane = spans["lane"].cat.codes.to_numpy()
-    start, took = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
-    above = parents(lane, start, start + took)
-    own = took - np.bincount(above[above >= 0], weights=took[above >= 0], minlength=len(took))
-    usual = _usual_ns(spans["name"].cat.codes.to_numpy(), step, own)
-    part = spans["category"].astype(str).to_numpy()
+    took, step = operators.dur_ns, operators.step
+    above = parents(operators.lane, operators.start_ns, operators.start_ns + took)
+    is_inner = above >= 0
+    own: Floats = took - np.bincount(above[is_inner], weights=took[is_inner], minlength=len(took))
+    usual = _usual_ns(operators.name, step, own)
+    late = own - usual
+    lost_ns = np.where(late >= MIN_LOST_NS, late, 0.0)
     lost_by_part: dict[Category, Floats] = {}
-    for name in _PARTS:
-        ours = part == str(name)
-        short = ours & (usual <= MAX_USUAL_NS)
-        late = own[short] - usual[short]
-        lost = np.where(late >= MIN_LOST_NS, late, 0.0)
-        seen = np.bincount(step[short], weights=own[short], minlength=steps.count)
-        whole = np.bincount(step[ours], weights=np.where(above < 0, took, 0)[ours], minlength=steps.count)
+    for number, name in enumerate(_PARTS):
+        ours = operators.part == number
+        short, outer = ours & (usual <= MAX_USUAL_NS), ours & ~is_inner
+        seen = np.bincount(step[short], weights=own[short], minlength=steps)
+        whole = np.bincount(step[outer], weights=took[outer], minlength=steps)
         if seen.sum() < max(MIN_SEEN_NS, MIN_SEEN_RATIO * whole.sum()):
             continue
-        in_short = np.bincount(step[short], weights=lost, minlength=steps.count)
+        lost = np.bincount(step[short], weights=lost_ns[short], minlength=steps)
         # The rest of the part loses as much for each moment as what is seen of it.
-        lost_by_part[name] = in_short + float(lost.sum() / seen.sum()) * np.maximum(whole - seen, 0.0)
+        lost_by_part[name] = lost + float(lost.sum() / seen.sum()) * np.maximum(whole - seen, 0.0)
     return lost_by_part if Category.FORWARD in lost_by_part else {}
 
 
@@ -109,17 +149,17 @@ def parents(lane: np.ndarray, start: Times, end: Times) -> np.ndarray:
         above[outside] = above[known[outside]]
 
 
-def _usual_ns(name: np.ndarray, step: np.ndarray, own_ns: np.ndarray) -> Matrix:
+def _usual_ns(name: np.ndarray, step: np.ndarray, own_ns: Floats) -> Floats:
     """What each operator takes usually: the median of the k-th of its name in all steps, more in steps in which most take more.
 
     Infinite for those that too few steps have.
     """
-    table = pd.DataFrame({"name": name, "step": step, "own": own_ns})
-    table["position"] = table.groupby(["name", "step"]).cumcount()
-    alike = table.groupby(["name", "position"])["own"]
+    table = pd.DataFrame({"name": name, "step": step, "own": own_ns}, copy=False)
+    position = table.groupby(["name", "step"], sort=False).cumcount().to_numpy()
+    alike = table["own"].groupby(name.astype(np.int64) * (int(position.max(initial=0)) + 1) + position, sort=False)
     usual = alike.transform("median").to_numpy(dtype=float)
     usual = np.where(alike.transform("size").to_numpy() >= MIN_SEEN, np.maximum(usual, 1.0), np.inf)
     # Longer sequences make most operators of a step longer; a thread that is stopped, only those that it is in.
-    longer = pd.Series(own_ns / usual).groupby(step).transform(lambda ratio: ratio.quantile(0.75)).to_numpy()
-    told: Matrix = usual * np.maximum(longer, 1.0)
+    longer = pd.Series(own_ns / usual).groupby(step).quantile(0.75)
+    told: Floats = usual * np.maximum(longer.reindex(step).to_numpy(), 1.0)
     return told
