@@ -111,7 +111,8 @@ def _lost_by_part(operators: _Operators, steps: int) -> dict[Category, Floats]:
     took, step = operators.dur_ns, operators.step
     above = parents(operators.lane, operators.start_ns, operators.start_ns + took)
     is_inner = above >= 0
-    own: Floats = took - np.bincount(above[is_inner], weights=took[is_inner], minlength=len(took))
+    own: Floats = took.astype(np.float64)
+    own -= np.bincount(above[is_inner], weights=took[is_inner], minlength=len(took))
     usual = _usual_ns(operators.name, step, own)
     late = own - usual
     lost_ns = np.where(late >= MIN_LOST_NS, late, 0.0)
