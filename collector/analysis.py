@@ -32,6 +32,7 @@ from .model.contention import find_contention
 from .model.cpu_time import read_cpu_time
 from .model.device import Device
 from .model.graph import build_graph
+from .model.host_load import find_host_load
 from .model.lost_cores import with_lost_cores
 from .model.notes import make_notes
 from .model.parts_graph import graph_of_parts
@@ -148,9 +149,8 @@ def analyze(
     found = find_steps(trace, warm_up=warm_up, selected=steps)
     if steps is not None and not found.count:
         raise UsageError(f"--steps {steps[0]}:{steps[1]}: this trace does not contain these steps")
-    trace = with_lost_cores(trace, found)
     facts = measure(trace, found)
-    condition = find_condition(trace, found, now_unix_ns=time.time_ns())
+    condition = find_condition(trace, found, facts.host_load, now_unix_ns=time.time_ns())
     looked_for = (rules_for(facts) if rules is None else rules) if found.count else ()
     told = only_told(facts, condition, [finding for rule in looked_for for finding in rule.find(facts)])
     if found.count and rules is None:
@@ -173,7 +173,8 @@ def analyze(
 
 def measure(trace: Trace, steps: Steps) -> Facts:
     """Everything that the rules look at."""
-    breakdown, cpu = break_down(trace, steps), read_cpu_time(trace, steps)
+    counted = with_lost_cores(trace, steps)
+    breakdown, cpu = break_down(trace, steps), read_cpu_time(counted, steps)
     collectives = split_collectives(trace, has_one_clock=shares_clock(trace.meta))
     contention = find_contention(trace, steps, breakdown, cpu, collectives)
     is_of_parts = not _shows_waiting(trace, steps, breakdown)
@@ -186,6 +187,7 @@ def measure(trace: Trace, steps: Steps) -> Facts:
         breakdown=breakdown,
         collectives=collectives,
         cpu=cpu,
+        host_load=find_host_load(counted, steps),
         contention_ns=contention,
         graph=graph,
         replay=None if graph is None else Replay(graph, find_costs(graph, breakdown, contention)),

@@ -16,7 +16,7 @@ from .model.cpu_time import CpuTime
 from .model.crowding import Binding, Crowd, find_bindings, find_crowds
 from .model.device import Device, find_device
 from .model.graph import ON_OPERATION, Graph
-from .model.host_load import HostLoad, find_host_load
+from .model.host_load import HostLoad
 from .model.loading import Loading, find_loading
 from .model.starvation import are_all_starved, without_starvation
 from .model.steps import Steps
@@ -58,6 +58,8 @@ class Facts:
     collectives: pd.DataFrame
     """With wait and transfer (bandwidth.split_collectives), all steps."""
     cpu: CpuTime
+    host_load: HostLoad | None
+    """Who had the cores over the analysed steps; None where nothing tells."""
     contention_ns: Matrix
     """How much longer backward takes because communication has its cores (contention.py): float[rank, step]."""
     graph: Graph | None
@@ -80,11 +82,6 @@ class Facts:
     def mean_step_ns(self) -> float:
         """Mean step of the job."""
         return float(self.steps.job_ns.mean()) if self.steps.count else 0.0
-
-    @cached_property
-    def host_load(self) -> HostLoad | None:
-        """Who had the cores over the analysed steps, where that was recorded."""
-        return find_host_load(self.trace, self.steps)
 
     def is_on_all(self, setting: CostlySetting) -> bool:
         """Whether all ranks have a setting that makes training slow."""

@@ -11,7 +11,7 @@ import numpy as np
 from ...timeline.model.trace import Trace
 from .condition_words import describe
 from .endings import RankEnding, Waiting, find_endings, find_waiting
-from .host_load import HostLoad, find_host_load
+from .host_load import HostLoad
 from .steps import Steps
 
 #: Clocks that agree no better than this share of a step cannot order what ranks do in it.
@@ -74,12 +74,13 @@ class Condition:
         return described | {"sentences": list(self.sentences())}
 
 
-def find_condition(trace: Trace, steps: Steps, *, now_unix_ns: int = 0) -> Condition:
+def find_condition(trace: Trace, steps: Steps, load: HostLoad | None, *, now_unix_ns: int = 0) -> Condition:
     """Look at how a trace ends and what it holds.
 
     Args:
         trace: the run.
         steps: its analysed steps.
+        load: who had the cores over them.
         now_unix_ns: the wall clock, to tell a run that goes on from one that was cut off; 0 if it does not matter.
     """
     meta = trace.meta
@@ -108,7 +109,7 @@ def find_condition(trace: Trace, steps: Steps, *, now_unix_ns: int = 0) -> Condi
         clock_uncertainty_ns=meta.clock.uncertainty_ns,
         steps=steps.count,
         recorded_steps_ratio=_recorded_ratio(trace),
-        load=find_host_load(trace, steps),
+        load=load,
     )
 
 

@@ -56,7 +56,7 @@ def with_lost_cores(trace: Trace, steps: Steps) -> Trace:
                 )
             )
     together = pd.concat([trace.counters.astype({"name": object}), *tables], ignore_index=True)
-    return replace(trace, counters=together.astype({"name": "category", "rank": "int32"}), cache_key=None)
+    return replace(trace, counters=together.astype({"name": "category", "rank": "int32"}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ def counted(trace: Trace, name: str, values: Mapping[tuple[int, int], float]) ->
 
 
 def condition_of(trace: Trace, now_unix_ns: int = 0) -> Condition:
-    return find_condition(trace, find_steps(trace), now_unix_ns=now_unix_ns)
+    steps = find_steps(trace)
+    return find_condition(trace, steps, find_host_load(trace, steps), now_unix_ns=now_unix_ns)
 
 
 def test_a_run_that_was_closed_needs_no_word() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tlkit.collector import analyze
 from tlkit.collector.analysis import Analysis
+from tlkit.collector.kept import load, store
 from tlkit.collector.model.lost_cores import parents
 from tlkit.timeline.vocabulary import Category
 
@@ -141,3 +142,15 @@ def test_the_innermost_of_those_around_is_found(rows: list[tuple[int, int, int]]
             if thread == lane and begin <= start and end <= last
         ]
         assert found[row] == (inside[-1] if inside else -1)
+
+
+def test_a_kept_analysis_knows_what_the_first_one_did(tmp_path: Path) -> None:
+    """The trace is not kept with it, and tells nothing of cores."""
+    analysis, _ = record(tmp_path, (STOPPED, STOPPED), np.ones(STEPS))
+    store(tmp_path, "kept", analysis)
+    kept = load(tmp_path, "kept", analysis.trace)
+
+    assert kept is not None
+    assert kept.facts.host_load is not None
+    assert kept.facts.host_load.lacks_cores
+    assert kept.facts.host_load == analysis.facts.host_load
