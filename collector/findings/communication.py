@@ -27,8 +27,8 @@ MAX_OF_SHARDED: Final = 16
 MAX_SMALL_NBYTES: Final = 4 * SMALL_NBYTES
 #: With fewer bytes a step a collective takes its latency, and what the processor makes of it.
 MIN_NBYTES: Final = 512 * 1024
-#: So few collectives a step cannot become fewer.
-FEW: Final = 2
+#: So few collectives a step hardly become fewer: buffers and parameters of two types, and two buckets.
+FEW: Final = 4
 #: Of unknown size, and over after so long: between ranks of one host latency, and the moment until a thread wakes up.
 SHORT_NS: Final = 2e6
 #: Ranks that have a core for it agree in so much time, over any network but a slow one.
@@ -128,7 +128,7 @@ def _scaled(facts: Facts, latency: ByOperation, transfer: ByOperation, *, conten
 def _of_unknown_size(facts: Facts, moving_ns: Floats, table: pd.DataFrame, evidence: dict[str, Any]) -> list[Finding]:
     """A profile without shapes: what it costs is known, and not what would help most, unless they are short.
 
-    What is over so soon has few bytes: one or two of those a step nothing makes quicker, and many can travel together.
+    What is over so soon has few bytes: a few of those a step nothing makes quicker, and many can travel together.
     """
     count, transfer_ns = evidence["collectives_per_step"], float(table["transfer_ns"].median())
     few = MAX_OF_SHARDED if (table["kind"] == GATHERED).any() else FEW
