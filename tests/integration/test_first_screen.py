@@ -130,4 +130,4 @@ def test_the_timeline_is_drawn_as_soon_as_the_run_is_there(
         until(lambda: is_quiet(page, 1200), "it goes on asking")
 
         assert page.locator("#timeline").evaluate("place => place.isTheSame")
-        assert len(asked) == 2
+        assert len(asked) >= 2  # more on a machine where the run takes longer to open

@@ -7,6 +7,7 @@ from itertools import groupby, islice
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from ..errors import TraceError
 from ..model.columns import TableBuilder, Times, assemble
@@ -128,6 +129,7 @@ def join(shards: list[Shard]) -> Trace:
     for key, arrival_ns in sorted(arrivals.items()):
         arrival_table.add(*key, arrival_ns)
     ends = {shard.header.rank: shard.end(partial(finished, align=_aligned(shard))) for shard in shards}
+    steps = assemble(STEP_COLUMNS, joined["steps"])
     return Trace(
         meta=_meta(shards, first_ns, ends, knows_order=in_full or all(shard.knows_order for shard in shards)),
         arrivals=arrival_table.finish(),
@@ -135,11 +137,24 @@ def join(shards: list[Shard]) -> Trace:
         spans=assemble(SPAN_COLUMNS, joined["spans"]),
         collectives=assemble(COLLECTIVE_COLUMNS, joined["collectives"]),
         tensors=assemble(TENSOR_COLUMNS, joined["tensors"]),
-        steps=assemble(STEP_COLUMNS, joined["steps"]),
+        steps=steps,
         counters=assemble(COUNTER_COLUMNS, joined["counters"]),
         messages=assemble(MESSAGE_COLUMNS, joined["messages"]),
-        sums=assemble(SUM_COLUMNS, joined["sums"]),
+        sums=_not_in_full(assemble(SUM_COLUMNS, joined["sums"]), steps),
     )
+
+
+def _not_in_full(sums: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Sums without those of steps that are there in full: one at the border of a part that was dropped may be in both."""
+    if not len(sums) or not len(steps):
+        return sums
+    known, told = (np.stack([table["rank"], table["step"]]).astype(np.int64) for table in (steps, sums))
+    # Steps have numbers of 32 bits.
+    is_known = np.isin(told[0] << 32 | told[1], known[0] << 32 | known[1])
+    # Where sums are all that is recorded, they tell more than that.
+    is_known &= (sums[[f"{part}_ns" for part in PARTS]] <= 0).all(axis=1).to_numpy()
+    is_known &= (sums[list(LOADS)] < 0).all(axis=1).to_numpy()
+    return sums[~is_known].reset_index(drop=True) if is_known.any() else sums
 
 
 def _pieces(shards: Sequence[Shard]) -> list[Shard | SumsShards]:

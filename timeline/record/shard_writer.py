@@ -148,9 +148,10 @@ class ShardWriter:
         args: dict[str, Any] | None,
     ) -> None:
         """Queue a complete span."""
-        self.queue.span(name, category, tid, start_ns, end_ns, args)
         if tid == _STEPS and args is not None:
+            # First: where another part begins between the two, the step is in full and in the sums, not in neither of them.
             self.queue.call(self._step_ended, int(args.get("step", 0)), start_ns, end_ns)
+        self.queue.span(name, category, tid, start_ns, end_ns, args)
 
     def lives(
         self,

@@ -80,14 +80,18 @@ def halves(rows: int) -> tuple[slice, slice]:
 
 @contextmanager
 def eager_switches() -> Iterator[None]:
-    """Threads take turns sooner; the interval is as it was when the last one who has asked for that is done."""
+    """Threads take turns sooner; the interval is as it was when the last one who has asked for that is done.
+
+    A shorter one is left alone: whoever has set it for a moment (the sampler of runtime/instrument/code) takes it back.
+    """
     with _lock:
         _eager.append(_eager[0] if _eager else sys.getswitchinterval())
-        sys.setswitchinterval(min(_SWITCH_S, _eager[0]))
+        if _eager[0] > _SWITCH_S:
+            sys.setswitchinterval(_SWITCH_S)
     try:
         yield
     finally:
         with _lock:
             before = _eager.pop()
-            if not _eager:
+            if not _eager and before > _SWITCH_S:
                 sys.setswitchinterval(before)

@@ -38,7 +38,9 @@ static PyObject *nap(PyObject *module, PyObject *arguments) {
     kept_us = usual_us;
     set_patience(patience_us);
     PyEval_RestoreThread(state);
-    set_patience(usual_us);
+    /* Unless somebody has set another one meanwhile, who may have taken this one for the usual one. */
+    if (get_patience() == patience_us)
+        set_patience(usual_us);
     kept_us = 0;
     return PyLong_FromLongLong(woken_ns);
 }

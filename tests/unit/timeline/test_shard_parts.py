@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -187,6 +188,30 @@ def test_the_recorder_begins_parts_by_itself(tmp_path: Path) -> None:
 
     assert len(trace.steps) + len(trace.sums) == number
     assert trace.steps["step"].iloc[-1] == number - 1
+
+
+def test_a_step_at_the_border_of_parts_is_there_once(tmp_path: Path) -> None:
+    """What counts a step and its span are written one after the other, and another part may begin between them."""
+    path = tmp_path / "t.json"
+    writer = ShardWriter(path, header(), 0.001, ShardFormat, keep=parse_keep("4kb"))
+
+    writer.start()
+    number = 0
+    while not (tmp_path / "t.part6.json").exists():
+        writer.queue.call(writer._step_ended, number, 1000 * number, 1000 * number + 500)
+        assert writer.flush(10.0)
+        parts = len(list(tmp_path.iterdir()))
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until and parts == len(list(tmp_path.iterdir())):
+            time.sleep(0.001)
+        writer.queue.span(
+            "STEP", "step", LANE_TIDS[LaneKind.STEPS], 1000 * number, 1000 * number + 500, {"step": number}
+        )
+        number += 1
+    writer.close()
+    trace = open_trace(path)
+
+    assert sorted([*trace.steps["step"], *trace.sums["step"]]) == list(range(number))
 
 
 @pytest.mark.parametrize(

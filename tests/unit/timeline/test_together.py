@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,6 +11,8 @@ from tlkit.timeline.scanning import together
 from tlkit.timeline.scanning.together import eager_switches
 
 MANY = 1 << 20
+#: Python's own interval, at which threads take turns.
+USUAL_S = 0.005
 
 
 @pytest.mark.parametrize("rows", [0, MANY])
@@ -40,6 +43,15 @@ def test_tasks_of_long_columns_share_the_cores() -> None:
     assert together(3, threading.get_ident, threading.get_ident) == [threading.get_ident()] * 2
 
 
+@pytest.fixture
+def _usual_interval() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(USUAL_S)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_usual_interval")
 def test_the_interval_of_switches_is_as_it_was_when_all_are_done() -> None:
     """Whoever ends first."""
     before = sys.getswitchinterval()
@@ -51,3 +63,15 @@ def test_the_interval_of_switches_is_as_it_was_when_all_are_done() -> None:
 
     assert during < before
     assert sys.getswitchinterval() == before
+
+
+@pytest.mark.usefixtures("_usual_interval")
+def test_an_interval_that_somebody_has_shortened_for_a_moment_is_not_kept() -> None:
+    """As the sampler of stacks does, which takes it back while threads work here."""
+    sys.setswitchinterval(USUAL_S / 1000)
+    with eager_switches():
+        shortened = sys.getswitchinterval()
+        sys.setswitchinterval(USUAL_S)
+
+    assert shortened == pytest.approx(USUAL_S / 1000)
+    assert sys.getswitchinterval() == pytest.approx(USUAL_S)
