@@ -35,6 +35,8 @@ def said(page: Page) -> dict[str, Any]:
     """All that the first screen says and links to, once its charts are drawn."""
     page.get_by_text(SENTENCE).first.wait_for()
     page.wait_for_selector("#page [data-svg] svg")
+    charts = "Array.from(document.querySelectorAll('#page [data-svg]'))"
+    until(lambda: page.evaluate(f"{charts}.every(place => place.querySelector('svg'))"), "some charts are not drawn")
     page.wait_for_selector("#what-if [role=slider]")
     page.get_by_text("Move a slider").wait_for()
     links = "Array.from(document.querySelectorAll('a[href]'), link => [link.innerText, link.getAttribute('href')])"
