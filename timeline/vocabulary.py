@@ -56,6 +56,8 @@ class CostlySetting(StrEnum):
     DOUBLE_PRECISION = "double-precision"
     UNTRAINED_GRADIENTS = "untrained-gradients"
     MOSTLY_ZERO_GRADIENTS = "mostly-zero-gradients"
+    COMPUTED_AGAIN = "computed-again"
+    BACKWARD_AGAIN = "backward-again"
 
 
 class LaneKind(StrEnum):

@@ -14,6 +14,7 @@ from .calls import BlockingCalls
 from .communication import ExposedCommunication
 from .compiled_again import CompiledAgain
 from .compute import GarbageCollection, SlowOptimizer
+from .computed_again import ComputedAgain
 from .cores import StarvedOfCores, TooManyThreads
 from .costly_settings import CostlySettings
 from .data import SlowLoader, WorkerStartUp
@@ -75,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     InterpreterLock(),
     GarbageCollection(),
     CompiledAgain(),
+    ComputedAgain(),
     Checkpoints(),
     Lapses(),
 )

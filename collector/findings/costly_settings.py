@@ -74,7 +74,19 @@ _WORDS: Final = {
         "is filled, reduced and applied in full",
         "nn.Embedding(sparse=True), with an optimizer that takes sparse gradients (SparseAdam, SGD)",
     ),
+    CostlySetting.COMPUTED_AGAIN: _Words(
+        "modules called again with the same input and weights in a step",
+        "computes the same more than once",
+        "keep the output and use it again; for parametrizations, 'with torch.nn.utils.parametrize.cached():' around the step",
+    ),
+    CostlySetting.BACKWARD_AGAIN: _Words(
+        "several passes of backward through the same graph (retain_graph=True) in a step",
+        "goes through what the losses have in common for each of them",
+        "one backward() of the sum of the losses; if the gradient of each loss is needed, every few steps, or of one layer only",
+    ),
 }
+#: Those with a finding of their own (computed_again.py).
+_ELSEWHERE: Final = frozenset({CostlySetting.COMPUTED_AGAIN, CostlySetting.BACKWARD_AGAIN})
 
 
 class CostlySettings:
@@ -88,8 +100,9 @@ class CostlySettings:
 
 def costly_settings(facts: Facts) -> Finding | None:
     """What is on, and on which ranks; None where nothing is known to be."""
-    on = facts.trace.meta.settings
-    ranks = tuple(rank for rank in facts.ranks if on.get(rank))
+    told = facts.trace.meta.settings
+    on = {rank: [name for name in told.get(rank, ()) if name not in _ELSEWHERE] for rank in facts.ranks}
+    ranks = tuple(rank for rank in facts.ranks if on[rank])
     if not ranks:
         return None
     settings = [one for one in CostlySetting if any(str(one) in on[rank] for rank in ranks)]
@@ -97,7 +110,7 @@ def costly_settings(facts: Facts) -> Finding | None:
     has = "has" if len(ranks) in {1, len(facts.ranks)} else "have"
     said = f"{who} {has} {names_of(settings)}."
     remedy = f"{remedy_of(settings)}; then compare the two runs (tl-diff)."
-    evidence = {"on": {str(rank): list(on[rank]) for rank in ranks}}
+    evidence = {"on": {str(rank): on[rank] for rank in ranks}}
     cost = cost_of(facts, settings)
     if cost is None:
         sentence = f"{said} What that costs, this run alone cannot tell."

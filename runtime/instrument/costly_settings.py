@@ -81,7 +81,14 @@ class Habits(Protocol):
         """An optimizer has stepped."""
 
     def found(self) -> Mapping[str, float]:
-        """What is so at the end of a step, of which share of the model's elements."""
+        """What is so at the end of a step, of which share of the model's elements or of forward and backward."""
+
+    def details(self) -> Mapping[str, str]:
+        """Words for some of that."""
+
+    @property
+    def repeats(self) -> Any:
+        """What compares the calls of modules in a step that is looked at (repeats.py)."""
 
 
 class SettingsWatch:
@@ -99,6 +106,8 @@ class SettingsWatch:
         self._written: dict[str, float] = {}
         self._told_threads = False
         self._habits = None if self.make_habits is None else self.make_habits()
+        self.repeats: Any = None if self._habits is None else self._habits.repeats
+        """None in steps that are not looked at; every call of a module asks."""
 
     def called(self, module: Any) -> None:
         """A module was called, outside of any other."""
@@ -124,16 +133,21 @@ class SettingsWatch:
         """Write what the step had on; the next one is `number`."""
         if self._is_due:
             self.look()
+            details: Mapping[str, str] = {}
             if self._habits is not None:
                 self._seen |= self._habits.found()
+                details = self._habits.details()
             writer = recorder.timeline()
             # Again each time: of a shard with a limited size the oldest parts are removed.
             if writer is not None and (self._seen or self._written):
-                writer.settings(dict(sorted(self._seen.items())))
+                writer.settings(dict(sorted(self._seen.items())), details)
                 self._written = self._seen
             self._seen = {}
             self._tell_threads()
         self._is_due = is_looked_at(number)
+        self.repeats = self._habits.repeats if self._is_due and self._habits is not None else None
+        if self.repeats is not None:
+            self.repeats.forget()
 
     def _tell_threads(self) -> None:
         """How many threads compute an operator, and on which cores, where there are several, or not all, or have been."""

@@ -47,6 +47,8 @@ def install() -> None:
         if _is_compiling():
             return original_call(self, *args, **kwargs)
         if _Depth.forward or not recorder.is_on() or not recorder.is_training_thread():
+            if watch.repeats is not None and _Depth.forward and not _Depth.backward and recorder.is_training_thread():
+                return watch.repeats.call(original_call, self, args, kwargs)
             return original_call(self, *args, **kwargs)
         _Depth.forward = True
         tracker.touch()
@@ -59,6 +61,8 @@ def install() -> None:
             recorder.counter(INPUT_COUNTER, _elements((*args, *kwargs.values())))
         opened = recorder.begin(Category.FORWARD, FORWARD, args=described)
         try:
+            if watch.repeats is not None and not _Depth.backward:
+                return watch.repeats.call(original_call, self, args, kwargs)
             return original_call(self, *args, **kwargs)
         finally:
             _Depth.forward = False
@@ -73,6 +77,8 @@ def install() -> None:
             before()
         opened = recorder.begin(Category.BACKWARD, BACKWARD)
         try:
+            if watch.repeats is not None:
+                return watch.repeats.pass_through(original_backward, args, kwargs, is_grad=False)
             return original_backward(*args, **kwargs)
         finally:
             _Depth.backward = False
@@ -99,6 +105,8 @@ def _recorded_grad(original: Any) -> Any:
         if is_inside or not recorder.is_on() or not recorder.is_training_thread():
             return original(*args, **kwargs)
         with recorder.span(Category.FORWARD, FORWARD, module="torch.autograd.grad"):
+            if watch.repeats is not None:
+                return watch.repeats.pass_through(original, args, kwargs, is_grad=True)
             return original(*args, **kwargs)
 
     return grad

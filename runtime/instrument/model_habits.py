@@ -1,5 +1,7 @@
 """What a model is like that costs time in every step: double precision, gradients that nobody uses or that are mostly zero.
 
+What it computes again is found by repeats.py.
+
 Looked at in the few steps in which settings are (costly_settings.py), at their end, when gradients are there and not yet cleared.
 """
 
@@ -11,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from ...timeline.vocabulary import CostlySetting
+from .repeats import Repeats
 
 _log = logging.getLogger("tlkit.instrument")
 
@@ -32,6 +35,7 @@ class ModelHabits:
         self._modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._updated: dict[int, weakref.ref[torch.Tensor]] = {}
         """Both by identity: neither is compared, and one that is gone may have had the same."""
+        self.repeats = Repeats()
 
     def called(self, module: torch.nn.Module) -> None:
         """The training thread calls a module, outside of any other."""
@@ -46,16 +50,21 @@ class ModelHabits:
             _log.debug("the optimizer cannot be looked at", exc_info=True)
 
     def found(self) -> dict[str, float]:
-        """What is so now, at the end of a step, and of which share of the model's elements.
+        """What is so now, at the end of a step, and of which share of the model's elements, or of forward and backward.
 
         Of what cannot be looked at nothing is known: the training goes on.
         """
+        again = self.repeats.found()
         try:
             modules = [module for kept in self._modules.values() if (module := kept()) is not None]
-            return self._found(modules) if len(modules) <= _MAX_MODULES else {}
+            return again | (self._found(modules) if len(modules) <= _MAX_MODULES else {})
         except Exception:
             _log.debug("the model cannot be looked at", exc_info=True)
-            return {}
+            return again
+
+    def details(self) -> dict[str, str]:
+        """Words for what is computed again."""
+        return self.repeats.details()
 
     def _found(self, modules: Sequence[torch.nn.Module]) -> dict[str, float]:
         parameters = list({id(one): one for module in modules for one in module.parameters()}.values())

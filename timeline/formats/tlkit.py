@@ -212,6 +212,12 @@ def _settings(shards: Sequence[Shard]) -> dict[int, dict[str, float]]:
     return {rank: on for rank, on in told.items() if on}
 
 
+def _details(shards: Sequence[Shard]) -> dict[int, dict[str, str]]:
+    """Words for what `_settings` returns."""
+    told = {shard.header.rank: shard.details for shard in shards if shard.settings is not None}
+    return {rank: words for rank, words in told.items() if words}
+
+
 def _share_clock(shards: Sequence[Shard]) -> None:
     """Parts of one rank's shard have one clock, which is measured now and then in one of them."""
     by_rank: dict[int, list[Shard]] = {}
@@ -297,6 +303,7 @@ def _meta(shards: Sequence[Shard], first_ns: int, ends: dict[int, RankEnd], *, k
         run_id=headers[0].run_id,
         largest_gradient=next((shard.largest_gradient for shard in shards if shard.largest_gradient), None),
         settings=_settings(shards),
+        setting_details=_details(shards),
         notes=tuple(notes),
         epoch_unix_ns=next((header.origin_unix_ns + first_ns for header in headers if header.rank == 0), 0),
         knows_order=knows_order,

@@ -4,6 +4,7 @@ Nearly all of them belong to the lives of tensors, eight to a life in a fixed or
 What is left unfinished, because the process died, is looked at one by one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,8 +31,9 @@ KIND_OF_NAME: Final = {kind.upper(): kind for kind in COLLECTIVE_KINDS}
 
 #: begin tensor, begin and end of negotiation, of the queue, of the collective, end of the tensor.
 _LIFE: Final = np.frombuffer(b"bbebebee", np.uint8)
-#: Characters of an error that are kept.
+#: Characters of an error, and of words about a setting, that are kept.
 MAX_ERROR: Final = 500
+MAX_DETAIL: Final = 200
 _METADATA: Final = {"tlkit_shard", "tlkit_clock", "tlkit_model", SETTINGS_EVENT, STEPS_EVENT, "tlkit_end"}
 _IS_KNOWN_PHASE: Final = np.isin(np.arange(256), np.frombuffer(b"XbeBECMsftin", np.uint8))
 
@@ -63,6 +65,16 @@ def known_settings(told: object, shares: object) -> dict[str, float]:
     on = told if isinstance(told, list) else []
     by_name = shares if isinstance(shares, dict) else {}
     return {str(one): _share(by_name.get(str(one))) for one in CostlySetting if str(one) in on}
+
+
+def known_details(told: object, on: Mapping[str, float]) -> dict[str, str]:
+    """Words for some of the settings that are on; they come from a file.
+
+    >>> known_details({"computed-again": "Encoder, 2 times", "of tomorrow": "x"}, {"computed-again": 0.4})
+    {'computed-again': 'Encoder, 2 times'}
+    """
+    words = told if isinstance(told, dict) else {}
+    return {name: str(words[name])[:MAX_DETAIL] for name in on if name in words}
 
 
 def _share(value: object) -> float:
@@ -127,6 +139,7 @@ class ShardEvents:
         """When the clock's offset was measured again, what it was, and by how much that may be wrong."""
         self.largest_gradient: tuple[str, int, int] | None = None
         self.settings: dict[str, float] | None = None
+        self.details: dict[str, str] = {}
         self.told_sums: list[tuple[int, dict[str, Any]]] = []
         """When steps began of which only sums are told, and what is told."""
         self.names: list[str] = events.texts["name"]
@@ -174,6 +187,7 @@ class ShardEvents:
                 self.told_sums.append((int(events.start[row]), args))
             elif name == SETTINGS_EVENT:  # the last one holds
                 self.settings = known_settings(args.get("on"), args.get("shares"))
+                self.details = known_details(args.get("details"), self.settings)
             elif name == "tlkit_model":
                 nbytes, all_nbytes = integer(args.get("largest_bytes"), 0), integer(args.get("gradient_bytes"), 0)
                 if 0 < nbytes <= all_nbytes:

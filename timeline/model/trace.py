@@ -228,8 +228,11 @@ class TraceMeta:
     settings: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """By rank what is on that makes training slow (vocabulary.CostlySetting); ranks without are left out.
 
-    To each how much of the model's elements it concerns: 0 where that is unknown, or nothing of the model is concerned.
+    To each how much it concerns of the model's elements, or of the time of forward and backward: 0 where that is unknown, or
+    nothing of the model is concerned.
     """
+    setting_details: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """By rank words for some of these settings: which module, how often."""
     run_id: str = ""
     """The same for all files of a run of ours, "" if unknown."""
     epoch_unix_ns: int = 0

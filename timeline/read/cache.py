@@ -37,7 +37,7 @@ from .mounts import is_local
 from .source import Source
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 16
+VERSION: Final = 17
 
 #: Smaller files are read as fast as the cache.
 MIN_NBYTES: Final = 4 * 1024 * 1024
@@ -340,6 +340,7 @@ def describe_meta(meta: TraceMeta, sources: Sequence[Source]) -> dict[str, Any]:
     described["known_categories"] = sorted(meta.known_categories)
     described["hosts"] = {str(rank): host for rank, host in meta.hosts.items()}
     described["settings"] = {str(rank): on for rank, on in meta.settings.items()}
+    described["setting_details"] = {str(rank): words for rank, words in meta.setting_details.items()}
     described["local_ranks"] = {str(rank): local for rank, local in meta.local_ranks.items()}
     return described
 
@@ -360,6 +361,7 @@ def meta_from(described: dict[str, Any], sources: Sequence[Source]) -> TraceMeta
         ),
         known_categories=frozenset(Category(name) for name in described["known_categories"]),
         settings={int(rank): on for rank, on in described["settings"].items()},
+        setting_details={int(rank): words for rank, words in described["setting_details"].items()},
         hosts={int(rank): host for rank, host in described["hosts"].items()},
         local_ranks={int(rank): local for rank, local in described["local_ranks"].items()},
         ends=ends_from(described["ends"]),

@@ -5,7 +5,7 @@ does not record (data loading, compute, counters, flows) is left out.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..vocabulary import COLLECTIVE_KINDS, LANE_TIDS, NEGOTIATE_PREFIX, LaneKind
@@ -153,7 +153,7 @@ class HorovodFormat:
         """Nothing: Horovod has no such line."""
         return ""
 
-    def settings(self, names: Sequence[str]) -> str:  # noqa: ARG002  the same signature
+    def settings(self, on: Mapping[str, float], details: Mapping[str, str]) -> str:  # noqa: ARG002  the same signature
         """Nothing: Horovod has no such line."""
         return ""
 

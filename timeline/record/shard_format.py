@@ -236,10 +236,14 @@ class ShardFormat:
         """The line that says which of the model's gradients is the largest."""
         return self.metadata("tlkit_model", {"largest": name, "largest_bytes": nbytes, "gradient_bytes": all_nbytes})
 
-    def settings(self, on: Mapping[str, float]) -> str:
-        """The line that says which settings that make training slow are on, and which share of the model they concern."""
+    def settings(self, on: Mapping[str, float], details: Mapping[str, str]) -> str:
+        """The line that says which settings that make training slow are on, which share they concern, and some in words."""
         shares = {name: round(share, 3) for name, share in on.items() if share}
-        return self.metadata(SETTINGS_EVENT, {"on": list(on), **({"shares": shares} if shares else {})})
+        words = {name: words for name, words in details.items() if name in on}
+        return self.metadata(
+            SETTINGS_EVENT,
+            {"on": list(on), **({"shares": shares} if shares else {}), **({"details": words} if words else {})},
+        )
 
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> str:
         """A later measurement of this rank's clock offset."""

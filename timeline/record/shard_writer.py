@@ -187,13 +187,15 @@ class ShardWriter:
         """Note which of the model's gradients is the largest, where collectives do not tell what they carry."""
         self.queue.call(self._format.largest_gradient, name, nbytes, all_nbytes)
 
-    def settings(self, on: Mapping[str, float]) -> None:
+    def settings(self, on: Mapping[str, float], details: Mapping[str, str]) -> None:
         """Note which settings that make training slow are on (vocabulary.CostlySetting).
 
         Args:
-            on: to each the share of the model's elements that it concerns, 0 if it concerns none in particular.
+            on: to each the share that it concerns, of the model's elements or of forward and backward, 0 if it concerns none in
+                particular.
+            details: to some what is concerned, in words.
         """
-        self.queue.call(self._format.settings, on)
+        self.queue.call(self._format.settings, on, details)
 
     def clock(self, at_ns: int, offset_ns: int, uncertainty_ns: int) -> None:
         """Queue a measurement of the clock offset to rank 0."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tlkit.collector.findings import calls, idle_words, root_cause, run_level, straggler
+from tlkit.collector.findings import calls, computed_again, idle_words, root_cause, run_level, straggler
 from tlkit.collector.findings.blocked import _PHASES
 from tlkit.collector.model.idle import BETWEEN, REASONS
 
@@ -54,6 +54,7 @@ def causes_in_code() -> set[str]:
         *(words.cause for words in calls._WORDS.values()),
         *(cause for cause, _ in straggler._CAUSES.values()),
         *run_level._CAUSES.values(),
+        *map(str, computed_again._ABOUT),
         *(f"blocked-{part}" for part in _PHASES),
         *(idle_words.cause_of(reason) for reason in REASONS if reason != BETWEEN),
     }

@@ -41,7 +41,7 @@ class _Writer:
     def __init__(self) -> None:
         self.told: list[list[str]] = []
 
-    def settings(self, on: dict[str, float]) -> None:
+    def settings(self, on: dict[str, float], details: dict[str, str]) -> None:
         self.told.append(list(on))
 
 

@@ -169,7 +169,7 @@ def test_the_timeline_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[list[str]] = []
 
     class Writer:
-        def settings(self, on: dict[str, float]) -> None:
+        def settings(self, on: dict[str, float], details: dict[str, str]) -> None:
             told.append(list(on))
 
     monkeypatch.setattr(recorder, "timeline", Writer)

@@ -32,9 +32,38 @@ def test_the_last_word_holds(form: ShardFormat, tmp_path: Path, monkeypatch: pyt
         ([tracing, {}], {}),
     ]
     for told, expected in cases:
-        path.write_text(shard(form, *map(form.settings, told)))
+        path.write_text(shard(form, *(form.settings(one, {}) for one in told)))
         for _ in range(2):
             assert open_trace(path).meta.settings == expected
+
+
+def test_words_are_told_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of settings that are on, the newest, at most 200 characters, also from the cache."""
+    monkeypatch.setenv("TLKIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "MIN_NBYTES", 0)
+    path, form = tmp_path / "t.json", ShardFormat(HEADER)
+    words = {"computed-again": "Enc\u2028oder" * 50, "tracemalloc": "is not on"}
+    path.write_text(
+        shard(form, form.settings({"computed-again": 0.5}, {}), form.settings({"computed-again": 0.4}, words))
+    )
+    for _ in range(2):
+        meta = open_trace(path).meta
+        assert meta.settings == {HEADER.rank: {"computed-again": 0.4}}
+        assert meta.setting_details == {HEADER.rank: {"computed-again": ("Enc\u2028oder" * 50)[:200]}}
+
+
+@pytest.mark.parametrize("details", ["1", "[]", "null", '{"computed-again":{"a":1},"<b>":"x"}'])
+def test_words_that_are_none(details: str, tmp_path: Path) -> None:
+    """Whatever stands there, texts of what is on are all that comes out."""
+    path = tmp_path / "t.json"
+    args = f'{{"on":["computed-again"],"details":{details}}}'
+    path.write_text(
+        shard(ShardFormat(HEADER), f'{{"name":"tlkit_settings","ph":"M","pid":0,"tid":0,"ts":0,"args":{args}}},\n')
+    )
+    told = open_trace(path).meta.setting_details
+
+    assert all(set(words) <= {"computed-again"} for words in told.values())
+    assert all(isinstance(text, str) for words in told.values() for text in words.values())
 
 
 @pytest.mark.parametrize("on", ['"tracemalloc"', "null", '[1,{"a":[]},"of another version","<script>"]', "{}"])

@@ -1,0 +1,48 @@
+"""Models that are called once for the loss and once more for the accuracy, and losses that go backward one by one."""
+
+from pathlib import Path
+
+import pytest
+
+from tlkit.collector import analyze
+
+from .ranks import run_ranks
+
+_SCRIPT = """
+hvd.init()
+torch.manual_seed(hvd.rank())
+trunk = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+heads = torch.nn.ModuleList(torch.nn.Linear(512, 1) for _ in range(3))
+model = torch.nn.ModuleList([trunk, heads])
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.001), named_parameters=model.named_parameters())
+what = os.environ["WHAT"]
+for step in range(40):
+    x = torch.randn(64, 512)
+    optimizer.zero_grad()
+    known = trunk(x)
+    losses = [head(known).square().mean() for head in heads]
+    if what == "backward-again":
+        for loss in losses:
+            torch.autograd.grad(loss, list(trunk.parameters()), retain_graph=True)
+    sum(losses).backward()
+    if what == "computed-again":
+        with torch.no_grad():
+            for head in heads:
+                head(trunk(x))
+    optimizer.step()
+hvd.shutdown()
+"""
+
+
+@pytest.mark.parametrize("what", ["computed-again", "backward-again", "nothing"])
+def test_what_a_step_computes_again_is_told(tmp_path: Path, what: str) -> None:
+    """And not where it does not."""
+    run_ranks(2, _SCRIPT, {"HOROVOD_TIMELINE": f"{tmp_path}/t.json", "WHAT": what})
+    analysis = analyze(tmp_path / "t.json")
+    found = {one.cause: one for one in analysis.findings if one.cause.endswith("-again")}
+
+    assert set(found) == {what} - {"nothing"}
+    if found:
+        details = {"computed-again": "Sequential, 4 times", "backward-again": "4 passes"}
+        assert found[what].evidence["most"] == details[what]
+        assert found[what].predicted_gain > 0
