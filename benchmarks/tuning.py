@@ -2,6 +2,8 @@
 
     python benchmarks/tuning.py                     # all cases
     python benchmarks/tuning.py loader --minutes 10
+    python benchmarks/tuning.py loader --folder found --rounds 0     # in two parts: what tl-tune finds,
+    python benchmarks/tuning.py loader --folder found                # and how much that gains
 
 Of each case tl-tune first looks for settings.  Then jobs take turns, in another order each round: as it is, with what tl-tune has
 found, and with each change that the person who wrote the fault would make in the script or its environment.  The best of those
@@ -29,7 +31,7 @@ from tlkit.collector.tuning.statistics import gain_of_pair
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 
 #: Two cores train it in a few ms a step.
-SMALL = ("--channels", "8", "--batch-size", "4")
+SMALL = ("--channels", "8", "--batch-size", "4", "--steps", "100000")
 #: What tl-tune should find of the gain by hand, and what a gain by hand must be to be compared with.
 WANTED_RATIO, WORTH_RATIO = 0.8, 0.02
 
@@ -58,7 +60,7 @@ class Case:
         """What tl-tune is given."""
         if self.is_ddp:
             launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(self.np))
-            words = (*launcher, str(SAMPLES / "ddp.py"), "--steps", "400", *SMALL, *job.arguments)
+            words = (*launcher, str(SAMPLES / "ddp.py"), *SMALL, *job.arguments)
             return Command(words=words, np=None)
         return Command(words=(sys.executable, str(SAMPLES / "untuned.py"), *SMALL, *job.arguments), np=self.np)
 
@@ -103,8 +105,8 @@ CASES = {
         only="transport,cycle",
     ),
     "optimizer": Case(
-        fault=Job(arguments=("--optimizer", "adamw")),
-        by_hand=(Job(arguments=("--optimizer", "adamw", "--fused")),),
+        fault=Job(arguments=("--optimizer", "adamw", "--batch-size", "1")),
+        by_hand=(Job(arguments=("--optimizer", "adamw", "--batch-size", "1", "--fused")),),
         only="fused-optimizer,cycle",
     ),
     "buckets": Case(
@@ -116,9 +118,8 @@ CASES = {
 }
 
 
-def tune(case: Case, minutes: float, steps: int, folder: Path) -> dict[str, Any]:
+def tune(case: Case, minutes: float, steps: int, report: Path) -> dict[str, Any]:
     """What tl-tune finds."""
-    report = folder / "tuning.json"
     command = case.command(case.fault)
     tl_tune = [sys.executable, "-m", "tlkit.collector.tuning.cli", "--only", case.only, "--minutes", str(minutes)]
     tl_tune += ["--steps", str(steps), "--json", str(report), *(["-np", str(command.np)] if command.np else [])]
@@ -164,15 +165,21 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; default all")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="0: only tl-tune")
+    parser.add_argument("--folder", type=Path, help="keep what tl-tune finds here, and use it if it is here already")
     args = parser.parse_args()
     reached = []
     for name in args.cases or CASES:
         print(f"== {name}", flush=True)
         begun_s = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            found = tune(CASES[name], args.minutes, args.steps, Path(folder))
-            rows = by_turns(CASES[name], found["use"], args.rounds, args.steps, Path(folder))
+            report = (args.folder or Path(folder)) / f"{name}.json"
+            if report.is_file():
+                found = json.loads(report.read_text(encoding="utf-8"))
+            else:
+                report.parent.mkdir(parents=True, exist_ok=True)
+                found = tune(CASES[name], args.minutes, args.steps, report)
+            rows = by_turns(CASES[name], found["use"], args.rounds, found["steps_per_trial"], Path(folder))
         if not rows:
             continue
         tuned, *hands = (median(gain_of_pair(row[0], row[kind]) for row in rows) for kind in range(1, len(rows[0])))

@@ -14,7 +14,7 @@ from tlkit.collector.tuning.cli import main, make_parser, wishes_of
 from tlkit.collector.tuning.jobs import Command, JobResult, Jobs, environment_with
 from tlkit.collector.tuning.outcome import How, Kept
 from tlkit.collector.tuning.report import render, to_json
-from tlkit.collector.tuning.session import Session, Wishes
+from tlkit.collector.tuning.session import ONE_BY_ONE_SHARE, Session, Wishes
 from tlkit.collector.tuning.settings import SETTINGS, Candidate
 from tlkit.timeline.commands.console import make_console
 from tlkit.timeline.errors import UsageError
@@ -26,6 +26,7 @@ TRACES = Path(__file__).resolve().parents[3] / "samples" / "traces"
 LOADER = LoaderSeen(workers=0, prefetch=None, persistent=False, pin_memory=False, is_iterable=False, epochs=1)
 STEP_S = 0.1
 START_S = 5.0
+STEP_OF_A_FEW_MS = 0.005
 
 
 class Machine:
@@ -42,10 +43,13 @@ class Machine:
         noise: float = 0.02,
         seen: Seen = SEEN,
         length: int = 10_000,
+        step_s: float = STEP_S,
         losses: Callable[[set[str], int], float] = lambda _, step: 2 / (1 + 0.1 * step),
         fails: Callable[[set[str], int], str] = lambda _, __: "",
     ) -> None:
         self.effects, self.trace, self.noise, self.seen, self.length = effects, trace, noise, seen, length
+        self.step_s = step_s
+        self.steps: list[int] = []
         self.losses, self.fails = losses, fails
         self.random = np.random.default_rng(1)
         self.now_s = 0.0
@@ -69,6 +73,7 @@ class Machine:
     ) -> JobResult:
         labels = {candidate.label for candidate in candidates}
         self.ran.append(labels)
+        self.steps.append(steps)
         on_look()
         if timeline is not None:
             self.record(timeline)
@@ -81,7 +86,7 @@ class Machine:
             live = settings[min(step, len(settings) - 1)] if settings else {}
             factor = float(np.prod([self.effects.get(label, 1.0) for label in labels]))
             factor *= float(np.prod([self.effects.get(f"{name}={value}", 1.0) for name, value in live.items()]))
-            now_ns += round(1e9 * STEP_S * factor * of_job * self.random.normal(1, self.noise))
+            now_ns += round(1e9 * self.step_s * factor * of_job * self.random.normal(1, self.noise))
             ends.append(now_ns)
         why = self.fails(labels, len(self.ran))
         timed_out = now_ns / 1e9 > limit_s
@@ -336,6 +341,33 @@ def test_the_time_is_kept_to() -> None:
 
     assert machine.now_s < 3 * 60
     assert "not tried: no time left (--minutes)" in whys
+
+
+def test_short_steps_are_more_of_them() -> None:
+    """Three seconds of them, and no more than ten times as many as were asked for; a script that ends earlier is not asked for more."""
+    for step_s, length, expected in (
+        (0.1, 10_000, 60),
+        (STEP_OF_A_FEW_MS, 10_000, 600),
+        (0.01, 10_000, 300),
+        (0.01, 40, 40),
+    ):
+        machine = Machine({}, seen=WITH_LOADER, step_s=step_s, length=length, noise=0.0)
+        session = tune(machine, names=("fused-optimizer",))
+
+        assert machine.steps[0] == 60
+        assert machine.steps[1] == pytest.approx(expected, abs=1)
+        assert session.found.steps == machine.steps[1]
+        assert to_json(session.found, session._wishes)["steps_per_trial"] == session.found.steps
+
+
+def test_time_that_nothing_is_left_for_goes_to_what_is_open() -> None:
+    """A setting whose pairs are noisy, and no other that gains: the time that is meant for all together decides it."""
+    machine = Machine({"fused-optimizer on": 0.7}, seen=WITH_LOADER, noise=0.3, step_s=0.2)
+    session = tune(machine, names=("fused-optimizer",), minutes=4.0)
+    (one,) = session.found.tried
+
+    assert one.is_worth_it
+    assert ONE_BY_ONE_SHARE * 4 * 60 < machine.now_s < 4 * 60
 
 
 def test_an_interrupt_leaves_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
