@@ -100,8 +100,8 @@ CASES = {
         only="cycle,fused-optimizer",
     ),
     "transport": Case(
-        fault=Job(arguments=("--channels", "128"), environment={"HOROVOD_CPU_OPERATIONS": "gloo"}),
-        by_hand=(Job(arguments=("--channels", "128"), environment={"HOROVOD_CPU_OPERATIONS": "shm"}),),
+        fault=Job(arguments=("--wide", "200000"), environment={"HOROVOD_CPU_OPERATIONS": "gloo"}),
+        by_hand=(Job(arguments=("--wide", "200000"), environment={"HOROVOD_CPU_OPERATIONS": "shm"}),),
         only="transport,cycle",
     ),
     "optimizer": Case(
