@@ -26,8 +26,8 @@ import pytest
         ),
         ("dashboard.cli", ["t.json", "--folow"], "did you mean --follow?"),
         ("collector.tuning.cli", ["--minuts", "3", "python", "t.py"], "did you mean --minutes?"),
-        ("collector.commands.analyze", ["t.json", "--xyzzy"], "tl-analyze see --help"),
-        ("collector.commands.analyze", [], "tl-analyze see --help"),
+        ("collector.commands.analyze", ["t.json", "--xyzzy"], "see tl-analyze --help"),
+        ("collector.commands.analyze", [], "see tl-analyze --help"),
     ],
 )
 def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(
