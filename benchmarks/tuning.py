@@ -105,8 +105,8 @@ CASES = {
         only="transport,cycle",
     ),
     "optimizer": Case(
-        fault=Job(arguments=("--optimizer", "adamw", "--batch-size", "1")),
-        by_hand=(Job(arguments=("--optimizer", "adamw", "--batch-size", "1", "--fused")),),
+        fault=Job(arguments=("--wide", "200000", "--optimizer", "adamw")),
+        by_hand=(Job(arguments=("--wide", "200000", "--optimizer", "adamw", "--fused")),),
         only="fused-optimizer,cycle",
     ),
     "buckets": Case(
