@@ -24,7 +24,7 @@ from .jobs import Command, JobResult, Jobs, Runner
 from .losses import compare
 from .outcome import How, Kept, Together, Tried, best_of_each
 from .settings import SETTINGS, Candidate, known_of, propose, reached
-from .statistics import MIN_PAIRS, estimate, gain_of_pair, steps_of_trial, warm_up_of
+from .statistics import MIN_PAIRS, WORTH_RATIO, estimate, gain_of_pair, steps_of_trial, warm_up_of
 
 #: Rounds at most; after MIN_PAIRS of them a setting may be decided.
 MAX_ROUNDS: Final = 8
@@ -324,7 +324,7 @@ class Session:
     def _without_confirmation(self, kept: Sequence[Tried]) -> None:
         """All together were not confirmed: what is left is the best setting that whole jobs have shown to gain alone.
 
-        Or that blocks of one job have, if time ended before whole jobs could, and those there are agree.
+        Or that blocks of one job have, if whole jobs are too few or differ too much to tell, and agree as far as they go.
         """
         best = next((one for one in kept if one.how is How.JOBS), None)
         if best is None and kept and self._agrees(kept[0]):
@@ -339,11 +339,14 @@ class Session:
             )
 
     def _agrees(self, one: Tried) -> bool:
-        """Whether too few whole jobs were run to decide, and all of them show what `one` gains."""
+        """Whether whole jobs do not decide, because they are too few or differ too much, and show what `one` gains."""
         together = self.found.together
-        if together is None or together.failed or together.changes_results or together.bounds is not None:
+        if together is None or together.failed or together.changes_results or not together.gains:
             return False
-        return bool(together.gains) and min(together.gains) >= ENOUGH_OF_BEST * estimate(one.gains)
+        enough = ENOUGH_OF_BEST * estimate(one.gains)
+        if together.bounds is None:
+            return min(together.gains) >= enough
+        return estimate(together.gains) > WORTH_RATIO and together.bounds[1] >= enough
 
     def _measure_together(self, kept: Sequence[Tried]) -> Together:
         together = self.found.together = Together(
