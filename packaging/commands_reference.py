@@ -41,7 +41,7 @@ def escape(text: str) -> str:
 
 def described(action: argparse.Action) -> tuple[str, str]:
     """A flag or argument, and what it does."""
-    value = action.metavar if isinstance(action.metavar, str) else None
+    value = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar
     if value is None and action.choices is not None:
         value = "{" + ",".join(str(choice) for choice in action.choices) + "}"
     if value is None and action.nargs != 0:

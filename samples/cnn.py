@@ -41,7 +41,7 @@ class Network(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, channels, 3, stride=2, padding=1)
         self.blocks = nn.Sequential(*(Block(channels) for _ in range(7)))
-        self.head = nn.Linear(channels, 10)
+        self.head: nn.Module = nn.Linear(channels, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))

@@ -27,6 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--channels", type=int, default=24)
+    parser.add_argument("--bucket-mb", type=float, help="gradients that DDP sends at once (default: what DDP chooses)")
     parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
@@ -38,8 +40,12 @@ def main() -> None:
     dataset = Images(args.steps * args.batch_size * dist.get_world_size())
     sampler: DistributedSampler[tuple[torch.Tensor, int]] = DistributedSampler(dataset, shuffle=False)
     loader = DataLoader(dataset, batch_size=args.batch_size, sampler=sampler)
-    network = Network()
-    model: Any = fully_shard(network) if args.fsdp else DistributedDataParallel(network, gradient_as_bucket_view=True)
+    network = Network(args.channels)
+    model: Any
+    if args.fsdp:
+        model = fully_shard(network)
+    else:
+        model = DistributedDataParallel(network, gradient_as_bucket_view=True, bucket_cap_mb=args.bucket_mb)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     schedule = torch.profiler.schedule(wait=5, warmup=2, active=6, repeat=1)
     profiler = torch.profiler.profile(schedule=schedule, on_trace_ready=tlkit.trace_handler()) if args.profile else None

@@ -3,8 +3,9 @@
     tl-tune -np 2 --minutes 5 python samples/untuned.py --read-ms 40
 
 What is wrong with it is chosen by arguments: `--read-ms` makes reading a batch slow (as a disk or a network does), `--threads`
-takes more threads than there are cores, `--workers` with `--epoch-steps` starts loader workers anew all the time, and
-HOROVOD_FUSION_THRESHOLD=0 sends every gradient by itself.
+takes more threads than there are cores, or fewer, `--workers` with `--epoch-steps` starts loader workers anew all the time,
+`--optimizer adamw` updates one parameter after the other, HOROVOD_FUSION_THRESHOLD=0 sends every gradient by itself, and
+`--wide` adds a layer whose gradients are large, for HOROVOD_CPU_OPERATIONS=gloo to send through sockets.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import time
 import horovod.torch as hvd
 import torch
 from cnn import Images, Network
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
@@ -36,10 +38,13 @@ def main() -> None:
     parser.add_argument("--epoch-steps", type=int, default=0, help="steps of an epoch (default: one epoch)")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--channels", type=int, default=16)
+    parser.add_argument("--wide", type=int, default=0, help="units of a layer before the scores (default: without)")
     parser.add_argument("--read-ms", type=float, default=0.0, help="what it takes to read a batch")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--persistent", action="store_true")
     parser.add_argument("--threads", type=int, default=0, help="default: what the launcher says")
+    parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
+    parser.add_argument("--fused", action="store_true", help="update all parameters in one pass")
     args = parser.parse_args()
 
     hvd.init()
@@ -59,7 +64,13 @@ def main() -> None:
         persistent_workers=args.persistent and args.workers > 0,
     )
     model = Network(args.channels)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size(), momentum=0.9)
+    if args.wide:
+        model.head = nn.Sequential(nn.Linear(args.channels, args.wide), nn.ReLU(), nn.Linear(args.wide, 10))
+    optimizer: torch.optim.Optimizer
+    if args.optimizer == "adamw":
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=args.fused)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size(), momentum=0.9, fused=args.fused)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 

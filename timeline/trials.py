@@ -87,7 +87,10 @@ class Block(msgspec.Struct, frozen=True):
 
     steps: int
     settings: dict[str, str] = {}
-    """`torch.threads`, HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME; what is not here is as it was at the start."""
+    """`torch.threads`, `optimizer.fused` (on processors), HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME.
+
+    What is not here is as it was at the start.
+    """
 
 
 class TrialPlan(msgspec.Struct, frozen=True):

@@ -62,8 +62,8 @@ class StarvedOfCores:
                 remedy=_BIND_APART if bindings_of_all(facts) else _look_at_threads(facts, own) + _free_cores(facts),
                 sentence=(
                     f"{_bound(facts) or _few(facts)}In each {milliseconds(facts.mean_step_ns)} step the training threads wait "
-                    f"{milliseconds(float(total.mean()))} for a core that {_who_has_cores(facts)}, and communication is held "
-                    f"up in the same way: {milliseconds(outcome.mean_saved_ns)} of the step together."
+                    f"{milliseconds(float(total.mean()))} for a core that {_who_has_cores(facts)}, and communication "
+                    f"waits in the same way: {milliseconds(outcome.mean_saved_ns)} of the step in total."
                     + _threads(facts, own, threads_ns)
                     + _how_it_is_known(facts)
                 ),
@@ -144,8 +144,8 @@ def _who_has_cores(facts: Facts) -> str:
     if loaders_share(facts) >= MOST_OF_IT:
         return "the data loaders' workers have"
     if _by_themselves(facts):
-        return "another rank has" if _cores_per_rank(facts) < 1 else "another thread of the ranks has"
-    return "something else has"
+        return "another rank uses" if _cores_per_rank(facts) < 1 else "another thread of the ranks uses"
+    return "something else uses"
 
 
 def _few(facts: Facts) -> str:

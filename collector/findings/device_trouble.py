@@ -35,7 +35,7 @@ def find_lost(facts: Facts) -> Finding | None:
     return plain(
         "unknown",
         "gpu-lost",
-        f"The GPU of {of_ranks(ranks)} has fallen off the bus: it answers nobody any more.",
+        f"The GPU of {of_ranks(ranks)} has fallen off the bus: it no longer responds.",
         "Leave the host out until it was restarted; dmesg has the Xid and what came before it. If it happens again: power, "
         "cooling, riser, another GPU.",
         ranks=ranks,

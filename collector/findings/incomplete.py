@@ -75,7 +75,7 @@ def incomplete(facts: Facts, condition: Condition, worthy: Sequence[Finding]) ->
         sentence = (
             f"{recorded[0].upper()}{recorded[1:]} {verb} for other ranks during {waits:.0%} of each "
             f"{milliseconds(facts.mean_step_ns)} step, and their files are missing: "
-            "which rank is late, and why, cannot be said."
+            "it is not known which rank is late, and why."
         )
     else:
         sentence = (

@@ -151,7 +151,7 @@ def _of_processor(facts: Facts, row: int, slow: Mask, excess_ns: float) -> RootC
 def _starved(evidence: dict[str, Any]) -> RootCause:
     return RootCause(
         slug="starved-of-cores",
-        sentence="waiting for a core that something else has",
+        sentence="waiting for a core that something else uses",
         remedy=(
             "look with top for what else runs on its cores, and end or move it; bind the rank to cores of its own "
             "(HOROVOD_THREAD_AFFINITY, numactl, a cpuset)."

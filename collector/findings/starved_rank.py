@@ -96,7 +96,7 @@ def _described(facts: Facts, row: int, inside: np.ndarray, beyond_ns: np.ndarray
             "or bind the rank to other cores (HOROVOD_THREAD_AFFINITY, numactl, a cpuset)."
         ),
         sentence=(
-            f"{who} waits {milliseconds(mean_ns)} longer than the others for a core that something else has, {where}; the others "
-            "wait for it."
+            f"{who} waits {milliseconds(mean_ns)} longer than the others for a core that something else uses, {where}; the "
+            "others wait for it."
         ),
     )

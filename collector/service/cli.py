@@ -37,7 +37,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="tl-collect", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"tl-collect {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="serve | push")
-    serve = commands.add_parser("serve", help="store and diagnose pushed timelines; HTTP API and Prometheus metrics")
+    what = "store and diagnose pushed timelines; HTTP API and Prometheus metrics"
+    serve = commands.add_parser("serve", help=what, description=what)
     add = serve.add_argument
     add("folder", help="the folder for the shards, with one folder per run")
     add("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1: only this machine)")
@@ -62,7 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--webhook", metavar="URL", help="post alerts to this URL as JSON")
     add("--exit-on-alert", action="store_true", help="exit with status 1 at the first alert")
-    push = commands.add_parser("push", help="send the shards of a job while they grow")
+    what = "send the shards of a job while they grow"
+    push = commands.add_parser("push", help=what, description=what)
     add = push.add_argument
     add("trace", nargs="+", help="the timeline, or its folder; it need not exist yet")
     add("--to", required=True, metavar="URL", help="the address of the collector, such as http://host:8060")

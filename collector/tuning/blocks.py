@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from ...timeline.trials import THREADS, Block
+from ...timeline.trials import FUSED, THREADS, Block
 from .jobs import JobResult
 from .outcome import Tried
 
@@ -25,8 +25,8 @@ def _live_settings(one: Tried | None) -> dict[str, str]:
     """What a block says."""
     if one is None:
         return {}
-    threads = {name: value for name, value in one.candidate.settings.items() if name == THREADS}
-    return {**threads, **one.candidate.environment}
+    live = {name: value for name, value in one.candidate.settings.items() if name in {THREADS, FUSED}}
+    return {**live, **one.candidate.environment}
 
 
 def block_times(result: JobResult, warm_up: int, count: int) -> list[float]:

@@ -29,7 +29,7 @@ others that may help, and keep those that gain more than chance and change no re
   tl-tune torchrun --nproc-per-node 2 train.py
 
 A script that calls hvd.init() runs unchanged; others need one line, tlkit.instrument().  The script is started several times and
-stopped after --steps steps, so it should write its checkpoints elsewhere (TLKIT_TRIAL is set in its environment).
+stopped after some steps, so it should write its checkpoints elsewhere (TLKIT_TRIAL is set in its environment).
 """
 
 _EPILOG: Final = """\
@@ -71,7 +71,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="X",
         help="limit of the total time in minutes (default %(default)g)",
     )
-    add("--steps", type=int, default=60, metavar="N", help="number of steps per trial (default %(default)d)")
+    add(
+        "--steps",
+        type=int,
+        default=60,
+        metavar="N",
+        help="number of steps per trial (default %(default)d); more if they are short",
+    )
     add("--only", metavar="NAMES", help="try only these settings, separated by commas")
     add("--skip", metavar="NAMES", help="do not try these settings, separated by commas")
     add(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -129,6 +129,22 @@ def environment_with(candidates: Sequence[Candidate], inherited: Mapping[str, st
         settings |= candidate.settings
         environment |= candidate.environment
     return environment | ({SETTINGS_VARIABLE: format_settings(settings)} if settings else {})
+
+
+class Runner(Protocol):
+    """Runs one job after the other (see `Jobs.run`)."""
+
+    def run(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        steps: int,
+        limit_s: float,
+        blocks: Sequence[Block] = (),
+        timeline: Path | None = None,
+        on_look: Callable[[], None] = lambda: None,
+    ) -> JobResult:
+        """Run the command with settings."""
 
 
 class Jobs:

@@ -102,7 +102,7 @@ def to_json(found: Findings, wishes: Wishes) -> dict[str, Any]:
         "schema": SCHEMA,
         "command": list(wishes.command.words),
         "ranks": wishes.command.np,
-        "steps_per_trial": wishes.steps,
+        "steps_per_trial": found.steps,
         "seed": wishes.seed,
         "interrupted": found.interrupted,
         "jobs": found.jobs,

@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ...timeline.errors import TraceError, UsageError
-from ...timeline.trials import Block, Seen
+from ...timeline.trials import Seen
 from ..analysis import Analysis, analyze
 from ..predict.change import all_of
 from .blocks import BLOCK_STEPS, block_times, blocks_of
-from .jobs import Command, JobResult, Jobs
+from .jobs import Command, JobResult, Jobs, Runner
 from .losses import compare
 from .outcome import How, Kept, Together, Tried, best_of_each
 from .settings import SETTINGS, Candidate, known_of, propose, reached
-from .statistics import MIN_PAIRS, estimate, gain_of_pair, warm_up_of
+from .statistics import MIN_PAIRS, WORTH_RATIO, estimate, gain_of_pair, steps_of_trial, warm_up_of
 
 #: Rounds at most; after MIN_PAIRS of them a setting may be decided.
 MAX_ROUNDS: Final = 8
@@ -41,22 +41,6 @@ ENOUGH_OF_BEST: Final = 0.8
 
 Notify = Callable[[str, int, int], None]
 """What is being done, how many jobs are done, how many there will be."""
-
-
-class Runner(Protocol):
-    """Runs one job after the other (see `Jobs.run`)."""
-
-    def run(
-        self,
-        candidates: Sequence[Candidate],
-        *,
-        steps: int,
-        limit_s: float,
-        blocks: Sequence[Block] = (),
-        timeline: Path | None = None,
-        on_look: Callable[[], None] = lambda: None,
-    ) -> JobResult:
-        """Run the command with settings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +68,8 @@ class Findings:
     baseline_ns: list[float] = field(default_factory=list)
     """Mean step of each job without a change."""
     jobs: int = 0
+    steps: int = 0
+    """Of a trial."""
     seconds: float = 0.0
     interrupted: bool = False
     notes: list[str] = field(default_factory=list)
@@ -145,6 +131,9 @@ class Session:
                     tried = [one for one in self.found.tried if (one.candidate.predicted is not None) is is_predicted]
                     self._in_blocks([one for one in tried if one.candidate.is_live])
                     self._in_jobs([one for one in tried if one.how is How.NOT])
+                if not self.found.notes and not best_of_each(self.found.tried, allow_lossy=self._wishes.allow_lossy):
+                    # Nothing to try together: that time is for what is still open.
+                    self._in_jobs([one for one in self.found.tried if one.how is not How.BLOCKS], share=1.0)
                 self._all_together()
             except KeyboardInterrupt:
                 self.found.interrupted = True
@@ -200,10 +189,8 @@ class Session:
                 "too few steps were counted: the script has to call hvd.init() or tlkit.instrument() before its loop, step an "
                 f"optimizer of torch in this process, and train for {BLOCK_STEPS + 2} steps at least"
             )
-        self._job_s = self._clock_s() - begun_s
-        self._limit_s = max(PATIENCE * self._job_s, MIN_PATIENCE_S)
+        self._set_length(result, self._clock_s() - begun_s)
         self._losses.append(result.losses)
-        self._steps = min(self._steps, len(result.trials[0].ends_ns))
         try:
             analysis = analyze(str(timeline))
         except TraceError as error:
@@ -216,6 +203,15 @@ class Session:
             candidates = [one for one in candidates if not one.is_lossy or one.finding is not None]
         self.found.tried = [Tried(candidate=candidate) for candidate in candidates]
         self._planned = 1 + MIN_PAIRS * (1 + sum(not one.candidate.is_live for one in self.found.tried))
+
+    def _set_length(self, result: JobResult, took_s: float) -> None:
+        """How many steps a trial has, and how long it may take, by the first one."""
+        counted = len(result.trials[0].ends_ns)
+        is_all = any(trial.ended_itself for trial in result.trials)
+        self._steps = counted if is_all else steps_of_trial(self._steps, result.step_ns)
+        self.found.steps = self._steps
+        self._job_s = took_s + max(self._steps - counted, 0) * result.step_ns / 1e9
+        self._limit_s = max(PATIENCE * self._job_s, MIN_PATIENCE_S)
 
     def _in_blocks(self, tried: Sequence[Tried]) -> None:
         """Settings that change while a job runs: a few rounds for all, then more for those that may gain.
@@ -257,15 +253,16 @@ class Session:
                 one.gains.append(gain_of_pair(taken[id(None)], taken[id(one)]))
                 one.losses = losses
 
-    def _in_jobs(self, tried: Sequence[Tried]) -> None:
-        """Rounds of short jobs; settings that are decided drop out."""
+    def _in_jobs(self, tried: Sequence[Tried], share: float = ONE_BY_ONE_SHARE) -> None:
+        """Rounds of short jobs, for a share of the time that is left; settings that are decided drop out."""
         if not tried:
             return
-        until_s = self._clock_s() + ONE_BY_ONE_SHARE * (self._end_s - self._clock_s())
+        until_s = self._clock_s() + share * (self._end_s - self._clock_s())
         fitting = int((until_s - self._clock_s()) / max(self._job_s, 0.1) / MIN_PAIRS) - 1
-        chosen = list(tried[: max(fitting, 1)])
+        # Those that have been begun go first: a pair more may decide them.
+        chosen = sorted(tried, key=lambda one: one.is_decided or not one.gains)[: max(fitting, 1)]
         for number in range(MAX_ROUNDS):
-            open_ = [one for one in chosen if not one.is_decided]
+            open_ = [one for one in chosen if not one.is_decided and len(one.gains) < MAX_ROUNDS]
             is_first = not number and all(one.how is How.NOT for one in self.found.tried)
             if not open_ or not (is_first or self._has_time_for(len(open_) + 1, until_s)):
                 return
@@ -327,7 +324,7 @@ class Session:
     def _without_confirmation(self, kept: Sequence[Tried]) -> None:
         """All together were not confirmed: what is left is the best setting that whole jobs have shown to gain alone.
 
-        Or that blocks of one job have, if time ended before whole jobs could, and those there are agree.
+        Or that blocks of one job have, if whole jobs are too few or differ too much to tell, and agree as far as they go.
         """
         best = next((one for one in kept if one.how is How.JOBS), None)
         if best is None and kept and self._agrees(kept[0]):
@@ -342,11 +339,14 @@ class Session:
             )
 
     def _agrees(self, one: Tried) -> bool:
-        """Whether too few whole jobs were run to decide, and all of them show what `one` gains."""
+        """Whether whole jobs do not decide, because they are too few or differ too much, and show what `one` gains."""
         together = self.found.together
-        if together is None or together.failed or together.changes_results or together.bounds is not None:
+        if together is None or together.failed or together.changes_results or not together.gains:
             return False
-        return bool(together.gains) and min(together.gains) >= ENOUGH_OF_BEST * estimate(one.gains)
+        enough = ENOUGH_OF_BEST * estimate(one.gains)
+        if together.bounds is None:
+            return min(together.gains) >= enough
+        return estimate(together.gains) > WORTH_RATIO and together.bounds[1] >= enough
 
     def _measure_together(self, kept: Sequence[Tried]) -> Together:
         together = self.found.together = Together(

@@ -318,6 +318,8 @@ def _fused(known: Known) -> list[Candidate]:
             value="on",
             settings={FUSED: "1"},
             script=f"{known.seen.optimizer}(…, fused=True)",
+            # On a device its state lies elsewhere.
+            is_live=known.seen.device == "cpu",
         )
     ]
 

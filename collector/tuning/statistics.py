@@ -17,6 +17,10 @@ WORTH_RATIO: Final = 0.02
 MIN_PAIRS: Final = 4
 #: So many are enough to tell that something gains nothing, or makes it worse.
 MIN_PAIRS_AGAINST: Final = 2
+#: What the steps of a trial take together, at least: shorter ones show little but what else the machine did meanwhile.
+MIN_TRIAL_S: Final = 3.0
+#: But no more than so many times the steps that were asked for.
+_MOST_TIMES: Final = 10
 _RESAMPLES: Final = 4000
 _LEVEL: Final = 0.95
 
@@ -104,6 +108,15 @@ def step_times(ends_ns: Sequence[Sequence[int]], warm_up: int) -> np.ndarray:
         return np.zeros(0)
     durations: np.ndarray = np.diff(np.array([ends[:length] for ends in ends_ns], dtype=np.int64), axis=1).mean(axis=0)
     return durations[max(warm_up - 1, 0) :].astype(float)
+
+
+def steps_of_trial(wanted: int, step_ns: float) -> int:
+    """Steps of a trial: as many as are wanted, and more if they are short.
+
+    >>> [steps_of_trial(60, ms * 1e6) for ms in (100, 10, 1)]
+    [60, 300, 600]
+    """
+    return min(max(wanted, math.ceil(MIN_TRIAL_S * 1e9 / step_ns)), _MOST_TIMES * wanted)
 
 
 def warm_up_of(steps: int) -> int:

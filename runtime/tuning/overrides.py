@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,6 +95,23 @@ def fused_arguments(given: Arguments, *, wanted: bool) -> Arguments:
         return given
     # torch takes only one of the two.
     return {**given, "fused": wanted, "foreach": False} if wanted else {**given, "fused": False}
+
+
+def set_fused(optimizer: torch.optim.Optimizer, before: Sequence[Arguments], *, wanted: bool) -> None:
+    """Have an optimizer update in one pass from its next step on, or as it did before.
+
+    For parameters on processors: their state is the same in both forms.
+
+    Args:
+        before: of each group of parameters what `update_form` has said of it.
+    """
+    for group, own in zip(optimizer.param_groups, before, strict=False):
+        group.update({"fused": True, "foreach": False} if wanted else own)
+
+
+def update_form(optimizer: torch.optim.Optimizer) -> list[Arguments]:
+    """How each group of parameters is updated."""
+    return [{name: group.get(name) for name in ("fused", "foreach")} for group in optimizer.param_groups]
 
 
 def _wrap(made: type, change: Callable[[Arguments], Arguments]) -> None:

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ...timeline.trials import LIVE_CYCLE, LIVE_FUSION, THREADS, RankTrial, TrialPlan, decode_plan, trial_path
+from ...timeline.trials import FUSED, LIVE_CYCLE, LIVE_FUSION, THREADS, RankTrial, TrialPlan, decode_plan, trial_path
 from ..core import engine
 from ..core.topology import read_launched
 from .observing import Observer
-from .overrides import set_num_threads
+from .overrides import Arguments, set_fused, set_num_threads, update_form
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -64,6 +64,8 @@ class Trial:
         self._ended = False
         self._starts = block_starts(plan)
         self._at_start: dict[str, str] = {}
+        self._fuses = any(FUSED in block.settings for block in plan.blocks)
+        self._form_at_start: list[Arguments] = []
         self._process = os.getpid()
 
     def install(self) -> None:
@@ -96,6 +98,7 @@ class Trial:
         if done == 1:
             self._observer.note(optimizer)
             self._at_start = {THREADS: str(torch.get_num_threads())}
+            self._form_at_start = update_form(optimizer)
             running = engine.current()
             if running is not None:
                 config = running.config
@@ -110,11 +113,13 @@ class Trial:
         if settings is not None:
             # A setting may turn out so slow that the job is stopped: what came before it is known then.
             self._write(ended_itself=False)
-            self._change(self._at_start | settings)
+            self._change(self._at_start | settings, optimizer)
 
-    def _change(self, settings: dict[str, str]) -> None:
+    def _change(self, settings: dict[str, str], optimizer: torch.optim.Optimizer) -> None:
         """Make settings hold from the next step on."""
         set_num_threads(int(settings[THREADS]))
+        if self._fuses:
+            set_fused(optimizer, self._form_at_start, wanted=settings.get(FUSED) == "1")
         running = engine.current()
         if running is not None:
             running.change_settings(

@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         """Raises UsageError, with what a mistyped flag or command may have meant."""
         meant = _meant(self, message)
-        raise UsageError(f"{message}; {meant or f'{self.prog} see --help'}")
+        raise UsageError(f"{message}; {meant or f'see {self.prog} --help'}")
 
 
 def _meant(parser: argparse.ArgumentParser, message: str) -> str:

@@ -135,7 +135,7 @@ def test_cores_that_others_have_are_named_where_all_ranks_lack_them() -> None:
 @pytest.mark.parametrize(
     ("counter", "more_input", "slug", "words"),
     [
-        ("backward starved_ns", 1, "starved-of-cores", "a core that something else has"),
+        ("backward starved_ns", 1, "starved-of-cores", "a core that something else uses"),
         ("", 1, "blocked", "not computing"),
         ("backward cpu_ns", 1, "slow-processor", "input of the same size"),
         ("backward cpu_ns", 2, "uneven-batches", "2.0 times as large"),

@@ -15,6 +15,12 @@ from tlkit.runtime.instrument.patching import Patches
 from tlkit.timeline.record import recorder
 
 
+@pytest.fixture(autouse=True)
+def without_the_tracer_of_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring the tests is one of the aids that are looked for."""
+    monkeypatch.setattr(sys, "gettrace", lambda: None)
+
+
 @contextmanager
 def traced() -> Iterator[None]:
     """A profile function, as a profiler or debugger sets one."""

@@ -1,5 +1,6 @@
 """What is seen of a model that costs time in every step, while its optimizers step."""
 
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,12 @@ from tlkit.runtime.instrument.model_habits import ModelHabits
 from tlkit.timeline.record import recorder
 
 Made = tuple[nn.Module, list[torch.optim.Optimizer]]
+
+
+@pytest.fixture(autouse=True)
+def without_the_tracer_of_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring the tests is one of the aids that are looked for."""
+    monkeypatch.setattr(sys, "gettrace", lambda: None)
 
 
 def two_parts() -> tuple[nn.Linear, nn.Linear, nn.Sequential]:

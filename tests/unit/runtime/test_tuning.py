@@ -5,9 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tlkit.collector.tuning.settings import SETTINGS as NAMES
-from tlkit.runtime.tuning.overrides import fused_arguments, loader_arguments, own_cores, wrapped_init
+from tlkit.runtime.tuning.overrides import (
+    fused_arguments,
+    loader_arguments,
+    own_cores,
+    set_fused,
+    update_form,
+    wrapped_init,
+)
 from tlkit.runtime.tuning.trial import block_starts
 from tlkit.timeline.trials import SETTINGS, Block, TrialPlan
 
@@ -99,3 +107,48 @@ def test_every_setting_is_documented() -> None:
 
     assert [name for name in NAMES if f"| `{name}` |" not in page] == []
     assert [name for name in SETTINGS if f"| `{name}=" not in page] == []
+
+
+class _Operators(TorchDispatchMode):
+    """Names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.AdamW, {"foreach": True}),
+        (torch.optim.Adagrad, {}),
+    ],
+)
+def test_an_optimizer_is_fused_for_some_steps_and_goes_on_as_before(kind: Any, given: dict[str, Any]) -> None:
+    """From its own state, with the same results, as if nothing had happened."""
+    ways = {}
+    for way in ("plain", "in turn"):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(5, 3)
+        optimizer = kind(model.parameters(), lr=0.1, **given)
+        before = update_form(optimizer)
+        fused: list[bool] = []
+        for step in range(9):
+            if way == "in turn":
+                set_fused(optimizer, before, wanted=3 <= step < 6)
+            optimizer.zero_grad()
+            model(torch.ones(2, 5)).square().sum().backward()
+            with _Operators() as operators:
+                optimizer.step()
+            fused.append(any("_fused_" in name for name in operators.names))
+        assert fused == [way == "in turn" and 3 <= step < 6 for step in range(9)]
+        assert update_form(optimizer) == before
+        ways[way] = model.weight.detach().clone()
+
+    torch.testing.assert_close(ways["in turn"], ways["plain"], rtol=1e-5, atol=1e-6)

@@ -26,8 +26,8 @@ import pytest
         ),
         ("dashboard.cli", ["t.json", "--folow"], "did you mean --follow?"),
         ("collector.tuning.cli", ["--minuts", "3", "python", "t.py"], "did you mean --minutes?"),
-        ("collector.commands.analyze", ["t.json", "--xyzzy"], "tl-analyze see --help"),
-        ("collector.commands.analyze", [], "tl-analyze see --help"),
+        ("collector.commands.analyze", ["t.json", "--xyzzy"], "see tl-analyze --help"),
+        ("collector.commands.analyze", [], "see tl-analyze --help"),
     ],
 )
 def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(
@@ -41,3 +41,18 @@ def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(
     assert printed.out == ""
     assert said in printed.err
     assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_a_shell_is_told_what_completes_a_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its commands and their flags; what is called after a file completes as one."""
+    parser = import_module("tlkit.timeline.commands.trace").make_parser()
+    with pytest.raises(SystemExit) as left:
+        parser.parse_args(["--print-completion", shell])
+    printed = capsys.readouterr().out
+
+    assert left.value.code == 0
+    assert "convert" in printed
+    assert ("--categories" in printed) == (shell != "tcsh")  # which completes flags of the command itself only
+    files = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "/f/"}[shell]
+    assert files in printed

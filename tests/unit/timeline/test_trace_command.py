@@ -102,6 +102,41 @@ def test_horovods_form_says_the_same(own_traces: Path, tmp_path: Path) -> None:
     assert second.meta.dropped == {}
 
 
+def test_info_shows_people_what_programs_get(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ranks, times by lane, and what the devices of the ranks did."""
+    told = json_of(capsys, str(run))
+    assert main(["info", str(run)]) == 0
+    shown = capsys.readouterr().out
+
+    assert shown.startswith(f"kineto trace, 2 ranks, {told['duration_ns'] / 1e9:.3f} s, {told['events']:,} events")
+    assert "clock: aligned by the collectives that ranks share" in shown
+    for lane in told["lanes"]:
+        assert f"{lane['spans']:,}" in shown
+        assert f"{lane['total_ns'] / 1e9:.3f} s" in shown
+    head, *rows = shown[shown.index("kernels") :].splitlines()
+    assert head.split()[:2] == ["kernels", "computing"]
+    for rank, row in zip(("0", "1"), rows, strict=True):
+        device = told["by_rank"][rank]["device"]
+        assert row.split()[:3] == [
+            rank, f"{sum(kind['count'] for kind in device['kernels'].values()):,}", f"{device['compute_ns'] / 1e9:.3f}"
+        ]  # fmt: skip
+
+
+def test_files_that_are_read_apart_add_up_and_their_clocks_are_not_compared(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In processes of their own; without a process to do it there is nothing to run."""
+    at_once, apart = json_of(capsys, str(run)), json_of(capsys, str(run), "--workers", "2")
+
+    assert apart["clock"]["method"] == "none"
+    same = ("format", "ranks", "size", "events", "spans", "tables", "by_rank")
+    assert {name: apart[name] for name in same} == {name: at_once[name] for name in same}
+    for rows in ("lanes", "collectives"):
+        assert sorted(apart[rows], key=str) == sorted(at_once[rows], key=str)
+    assert main(["info", str(run), "--workers", "0"]) == 2
+    assert "1 or more" in capsys.readouterr().err
+
+
 def test_info_counts_devices_as_a_walk_over_the_json_does(
     shared_traces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
