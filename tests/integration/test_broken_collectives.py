@@ -153,7 +153,7 @@ def test_a_sum_of_two_ranks_ends_when_the_job_does(tmp_path: Path) -> None:
     """
     environment = PATIENT | STALLS | {"FOLDER": str(tmp_path), "HOROVOD_CPU_OPERATIONS": "gloo"}
 
-    (answer, _) = (result.answer for result in fork_ranks(2, script, environment, 150))
+    answer = fork_ranks(2, script, environment, 150)[0].answer
 
     assert "rank 1 on " in str(answer)
     assert "its process is stopped" in str(answer)
