@@ -7,7 +7,7 @@ OUT := demo-output
 .PHONY: demo test coverage test-frameworks test-clients lint docs bench gpu clean
 .DELETE_ON_ERROR:
 
-$(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py $(wildcard runtime/instrument/code/*.[ch] timeline/scanning/*.[ch] timeline/record/queue/*.[ch] runtime/torch/data_plane/transports/shared_memory/*.[ch])
+$(VENV)/ready: pyproject.toml constraints.txt packaging/tlkit_build.py $(wildcard runtime/instrument/code/*.[ch] timeline/scanning/*.[ch] timeline/record/queue/*.[ch] runtime/torch/data_plane/transports/*/*.[ch])
 	@echo "Setting up $(VENV) (a minute or two the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,docs]' 2>&1 | grep -v 'is ignored: it is neither' || true

@@ -21,7 +21,7 @@ from .control.forked import Forked
 from .control.leaving import SHUTDOWN_TIMEOUT_S
 from .control.messages import ClockReport, Request
 from .control.service import ControlPlane
-from .control.tensor_table import TensorTable
+from .control.tensor_table import TensorRecord, TensorTable
 from .control.values import MAX_SMALL_NBYTES, sends_along
 from .executor import Executor
 from .kinds import Kind
@@ -228,7 +228,7 @@ class Engine:
         if recorder.keeps_tensors():
             handle.flow = recorder.in_compute_span()
             handle.call = calls.current(blocking=waits, above=_ABOVE_SUBMIT) if call is None else call
-        if len(entries) > 1 or entries[0].request.device != "cpu":
+        if entries[0].request.device != "cpu" or (len(entries) > 1 and entries[0].together is None):
             self._binding.mark_produced(entries)
         # Asynchronous reductions are fused, which a transport does better; broadcasts never are.
         if waits or entries[0].request.kind is Kind.BROADCAST:
@@ -236,6 +236,21 @@ class Engine:
         handle.entries = entries
         handle.remaining = len(entries)
         self.control.submit(entries, waits=waits, hurry=hurry)
+
+    def submit_again(self, record: TensorRecord, entry: Entry) -> None:
+        """Hand over a tensor in host memory that is asked for as the last time, without waiting for it: `submit` in fewer steps.
+
+        Raises:
+            ValueError: it is in flight.
+            HorovodInternalError: the runtime has been shut down.
+        """
+        handle = entry.handle
+        if recorder.keeps_tensors():
+            handle.flow = recorder.in_compute_span()
+            handle.call = calls.current(blocking=False, above=_ABOVE_SUBMIT - 1)
+        handle.entries = (entry,)
+        handle.remaining = 1
+        self.control.submit_again(record, entry)
 
     def _take_values(self, entries: Sequence[Entry]) -> None:
         if sum([entry.tensor.nbytes for entry in entries]) > self._small_nbytes or not self._small_nbytes:

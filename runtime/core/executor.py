@@ -20,7 +20,7 @@ from .control.messages import Response
 from .in_flight import InFlight, left_of
 from .kinds import Kind
 from .operations import ReduceOp
-from .work import Batch, Completions, Entry
+from .work import Batch, Buffer, Completions, Entry, whole_of
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -387,7 +387,8 @@ class _Over:
 
 
 def _nbytes(batch: Batch) -> int:
-    return sum([entry.tensor.nbytes for entry in batch.entries])
+    whole: Buffer | None = whole_of(batch.entries)
+    return sum([entry.tensor.nbytes for entry in batch.entries]) if whole is None else whole.nbytes
 
 
 def _explain(batch: Batch, failure: Exception) -> str:

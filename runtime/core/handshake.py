@@ -51,6 +51,7 @@ class Purpose(IntEnum):
     CONTROL = 1
     STORE = 2
     LAUNCHER = 3
+    DATA = 4
 
 
 class _Verdict(IntEnum):

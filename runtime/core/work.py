@@ -44,7 +44,18 @@ class Handle:
 class Entry:
     """One tensor submitted by this rank."""
 
-    __slots__ = ("extra", "handle", "life", "output", "produced", "request", "submitted_ns", "tensor", "values")
+    __slots__ = (
+        "extra",
+        "handle",
+        "life",
+        "output",
+        "produced",
+        "request",
+        "submitted_ns",
+        "tensor",
+        "together",
+        "values",
+    )
 
     def __init__(
         self,
@@ -70,6 +81,31 @@ class Entry:
         """For a tensor on a GPU, the event after which it may be read."""
         self.values: bytes | None = None
         """Of a small tensor, to be sent along when it is asked for."""
+        self.together: Together | None = None
+        """What it is a part of; none for most."""
+
+
+class Together:
+    """Tensors that are reduced in place, together and again and again, and lie one behind the other in memory."""
+
+    __slots__ = ("entries", "memory")
+
+    def __init__(self, entries: list[Entry], memory: Any) -> None:
+        """Join them.
+
+        Args:
+            memory: all of them as one flat tensor.
+        """
+        self.entries = entries
+        self.memory = memory
+        for entry in entries:
+            entry.together = self
+
+
+def whole_of(entries: Sequence[Entry]) -> Any:
+    """The memory of entries that are all there is of a `Together`, in its order; None of others."""
+    together = entries[0].together
+    return together.memory if together is not None and together.entries == entries else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from ..core.control.messages import Request
 from ..core.kinds import Kind
 from ..core.operations import ReduceOp
 from ..core.process_sets import ProcessSet, require_id
-from ..core.work import Handle
+from ..core.work import Handle, Together
 from .data_plane.dtypes import DTYPE_NAMES
-from .gradient_memory import GradientMemory
-from .submission import check_outcome, submit_prepared
+from .gradient_memory import GradientMemory, Layout
+from .prepared import check_outcome, join, submit_prepared, submit_together
 
 #: Bytes of a bucket.  Smaller ones start earlier, larger ones need fewer collectives.
 BUCKET_NBYTES: Final = 8 * 1024 * 1024
@@ -74,7 +74,9 @@ class Bucket:
         self._gradients = memory
         self._places = slice(first, first + len(self.parameters))
         numel = sum(parameter.numel() for parameter in self.parameters)
-        self._elements = slice(first_element, first_element + numel)
+        self._elements = (first_element, first_element + numel)
+        self._together: tuple[Layout, Together] | None = None
+        """All of its gradients, in the layout that was used last."""
         self._layout = memory.layout
         self._adopts = ADOPTS_ON_CPU or not self.parameters[0].is_cpu
         self._large = [parameter.numel() >= _LARGE_NUMEL for parameter in self.parameters]
@@ -126,41 +128,55 @@ class Bucket:
         Args:
             start_sparse: told the place of a sparse gradient; returns whether it takes care of it.
         """
+        layout = self._layout = self._gradients.borrow(self)
+        with torch.no_grad():
+            self._kept = self._copy_in(layout, start_sparse)
+        self._adopt(self._kept, layout.slots[self._places])
+        self.launched = self._submit(layout)
+
+    def _copy_in(self, layout: Layout, start_sparse: Callable[[int], bool]) -> list[int]:
+        """Put the gradients into the bucket's memory; returns the places of those that are reduced there."""
+        slots = layout.slots[self._places]
         small_slots, small_gradients = [], []
         factor = self._factor
         kept = []
-        layout = self._layout = self._gradients.borrow(self)
-        slots = layout.slots[self._places]
-        with torch.no_grad():
-            for place, (parameter, slot, large) in enumerate(zip(self.parameters, slots, self._large, strict=True)):
-                gradient = parameter.grad
-                if gradient is None:
-                    slot.zero_()
-                elif gradient is slot:
-                    if factor != 1.0:
-                        slot.mul_(factor)
-                elif gradient.layout is not torch.strided:
-                    if start_sparse(place):
-                        continue
-                    slot.copy_(gradient.to_dense()).mul_(factor)
-                elif large and gradient.dtype == slot.dtype:
-                    torch.mul(gradient, factor, out=slot)
-                else:
-                    small_slots.append(slot)
-                    small_gradients.append(gradient)
-                kept.append(place)
-            if small_slots:
-                torch._foreach_copy_(small_slots, small_gradients)
-                if factor == 1.0:
-                    pass
-                elif len(small_slots) == len(slots):
-                    layout.memory[self._elements].mul_(factor)
-                else:
-                    torch._foreach_mul_(small_slots, factor)
-        self._adopt(kept, slots)
-        self._kept = kept
+        for place, (parameter, slot, large) in enumerate(zip(self.parameters, slots, self._large, strict=True)):
+            gradient = parameter.grad
+            if gradient is None:
+                slot.zero_()
+            elif gradient is slot:
+                if factor != 1.0:
+                    slot.mul_(factor)
+            elif gradient.layout is not torch.strided:
+                if start_sparse(place):
+                    continue
+                slot.copy_(gradient.to_dense()).mul_(factor)
+            elif large and gradient.dtype == slot.dtype:
+                torch.mul(gradient, factor, out=slot)
+            else:
+                small_slots.append(slot)
+                small_gradients.append(gradient)
+            kept.append(place)
+        if small_slots:
+            torch._foreach_copy_(small_slots, small_gradients)
+            if factor == 1.0:
+                pass
+            elif len(small_slots) == len(slots):
+                layout.part(*self._elements).mul_(factor)
+            else:
+                torch._foreach_mul_(small_slots, factor)
+        return kept
+
+    def _submit(self, layout: Layout) -> Handle:
+        """Submit what was copied in."""
         pieces = layout.pieces[self._places]
-        self.launched = submit_prepared([self._requests[place] for place in kept], [pieces[place] for place in kept])
+        if len(self._kept) < len(pieces) or self._adopts:
+            return submit_prepared(
+                [self._requests[place] for place in self._kept], [pieces[place] for place in self._kept]
+            )
+        if self._together is None or self._together[0] is not layout:
+            self._together = layout, join(self._requests, pieces, layout.part(*self._elements))
+        return submit_together(self._together[1])
 
     def _adopt(self, places: Sequence[int], slots: Sequence[torch.Tensor]) -> None:
         """Let go of what was copied in, so that there are no two gradients of all parameters at once."""

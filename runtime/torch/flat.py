@@ -24,7 +24,8 @@ from ..core.work import Handle
 from .data_plane.dtypes import DTYPE_NAMES
 from .functions import broadcast_object
 from .gathering import allgather, allgather_async
-from .submission import check_outcome, require_running, submit_prepared, synchronize, wait_for_handles
+from .prepared import check_outcome, submit_prepared, wait_for_handles
+from .submission import require_running, synchronize
 
 #: Bytes at multiples of which a result begins, as kernels of TensorFlow and XLA ask of what they are handed.
 ALIGNMENT: Final = 64

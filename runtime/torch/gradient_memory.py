@@ -36,6 +36,15 @@ class Layout:
         self._storage = memory.untyped_storage()
         self._own_references = list(map(_count_references, self.slots))
         self._own_users = _count_users(self._storage._cdata)  # noqa: SLF001
+        self._parts: dict[tuple[int, int], torch.Tensor] = {}
+
+    def part(self, start: int, end: int) -> torch.Tensor:
+        """The memory between two elements; the same tensor every time."""
+        part = self._parts.get((start, end))
+        if part is None:
+            part = self._parts[start, end] = self.memory[start:end]
+            self._own_users += 1
+        return part
 
     def is_free(self, parameters: Sequence[torch.Tensor]) -> bool:
         """Whether only the parameters reference it.

@@ -18,8 +18,9 @@ from .buckets import Bucket, can_be_laid_out, lay_out
 from .compression import Compression
 from .gathering import allgather_async
 from .operands import Adasum, Average
+from .prepared import wait_for_handles
 from .reduce_operations import allreduce_async_, grouped_allreduce_async_
-from .submission import require_running, synchronize, wait_for_all, wait_for_handles
+from .submission import require_running, synchronize, wait_for_all
 from .watching import TOO_MANY_BACKWARDS, BucketWatch
 
 Finish = Callable[[], None]

@@ -12,7 +12,6 @@ import torch
 
 from ...timeline.record import recorder
 from ..core import engine
-from ..core.calls import GRADIENT
 from ..core.control.messages import Request
 from ..core.errors import NOT_INITIALIZED, HorovodInternalError
 from ..core.kinds import Kind
@@ -147,13 +146,14 @@ def start_allreduce(
     """
     running = require_running()
     set_id = require_id(process_set, "allreduce")
+    record = None
     if name is None:
         full_name = f"allreduce.{_unnamed.peek('allreduce', set_id)}"
-        known = None
     else:
-        full_name = f"allreduce.{_sendable(name)}"
+        full_name = "allreduce." + (name if name.isascii() else _sendable(name))
         record = running.control.tensor_table.record(set_id, full_name)
-        known = None if record is None else record.request
+    known = None if record is None else record.request
+    is_cpu = tensor.is_cpu
     if (
         known is not None
         and known.shape == tensor.shape
@@ -163,7 +163,7 @@ def start_allreduce(
         and known.postscale == scales[1]
         and known.priority == priority
         and known.kind is _ALLREDUCE
-        and known.device == ("cpu" if tensor.is_cpu else tensor.device.type)
+        and known.device == ("cpu" if is_cpu else tensor.device.type)
         and tensor.is_contiguous()
     ):
         request = known
@@ -172,7 +172,13 @@ def start_allreduce(
     if output is None:
         output = torch.empty_like(tensor)
     handle = Handle(_only_output if result is None else lambda _: result)
-    number = _submit(running, [Entry(request, tensor, output, handle, recorder.now_ns())], waits=waits)
+    entry = Entry(request, tensor, output, handle, recorder.now_ns())
+    if record is not None and request is known and is_cpu and not waits:
+        running.submit_again(record, entry)
+        number = next(_numbers)
+        _handles[number] = handle
+        return number
+    number = _submit(running, [entry], waits=waits)
     if name is None:
         _unnamed.accept("allreduce", set_id)
     return number
@@ -298,39 +304,6 @@ def start_plain(
     if name is None:
         _unnamed.accept(prefix, set_id)
     return number
-
-
-def submit_prepared(requests: Sequence[Request], tensors: Sequence[torch.Tensor]) -> Handle:
-    """Submit gradients, as flat tensors, to be reduced in place, with requests that were made before; returns their handle.
-
-    They are said at once, since whoever has prepared them does not submit others soon.
-    """
-    now_ns = recorder.now_ns()
-    handle = Handle(_outputs)
-    entries = [
-        Entry(request, tensor, tensor, handle, now_ns) for request, tensor in zip(requests, tensors, strict=True)
-    ]
-    if entries:
-        require_running().submit(entries, hurry=True, call=GRADIENT)
-    return handle
-
-
-def check_outcome(handle: Handle) -> None:
-    """Let go of what a handle has held.
-
-    Raises:
-        HorovodInternalError: the operation failed.
-    """
-    handle.entries = ()
-    if handle.error is not None:
-        raise HorovodInternalError(handle.error)
-
-
-def wait_for_handles(handles: Sequence[Handle]) -> None:
-    """Wait for what `submit_prepared` has started."""
-    running = engine.current()
-    if running is not None:
-        running.wait(handles)
 
 
 def agree(kind: str, name: str, shape: Sequence[int] = ()) -> Any:

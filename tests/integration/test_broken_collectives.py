@@ -132,6 +132,33 @@ def test_init_names_a_rank_that_is_stopped_while_it_connects(tmp_path: Path) -> 
         assert "its process is stopped" in str(answer)
 
 
+def test_a_sum_of_two_ranks_ends_when_the_job_does(tmp_path: Path) -> None:
+    """They add up over a connection of their own, which is cut as well."""
+    script = """
+    import signal
+    from tlkit.runtime.torch.data_plane.transports.gloo import GlooTransport
+
+    hvd.init()
+    tensor = torch.ones(1_000_000)
+    hvd.allreduce(tensor, name="x")
+    open(f"{os.environ['FOLDER']}/{hvd.rank()}.pid", "w").write(str(os.getpid()))
+    if hvd.rank() == 1:
+        GlooTransport.allreduce = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        hvd.allreduce(tensor, name="x")
+    except hvd.HorovodInternalError as error:
+        answer(str(error))
+    os.kill(int(open(f"{os.environ['FOLDER']}/1.pid").read()), signal.SIGKILL)
+    os._exit(0)
+    """
+    environment = PATIENT | STALLS | {"FOLDER": str(tmp_path), "HOROVOD_CPU_OPERATIONS": "gloo"}
+
+    answer = fork_ranks(2, script, environment, 150)[0].answer
+
+    assert "rank 1 on " in str(answer)
+    assert "its process is stopped" in str(answer)
+
+
 def test_what_else_is_connected_stays_so(tmp_path: Path) -> None:
     """Only the transport's own connections are cut."""
     connect = """

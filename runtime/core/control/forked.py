@@ -29,6 +29,14 @@ class Forked:
         """
         raise HorovodInternalError(self.why)
 
+    def submit_again(self, *_: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            HorovodInternalError: always.
+        """
+        raise HorovodInternalError(self.why)
+
     def wait(self, *_: Any) -> NoReturn:
         """Refuse.
 

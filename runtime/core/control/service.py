@@ -24,7 +24,7 @@ from .leaving import SHUTDOWN_TIMEOUT_S
 from .links import Links, LostRank
 from .node import Node
 from .sources import Sources
-from .tensor_table import TensorTable
+from .tensor_table import TensorRecord, TensorTable
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -126,7 +126,19 @@ class ControlPlane:
         self.tensor_table.submit(entries)
         if hurry:
             node.due_ns = 1
+            if self._role.acquire(blocking=False):
+                self._speak_here()
+                return
         if not node.notified and not waits:
+            node.notified = True
+            self._sources.wake_thread()
+
+    def submit_again(self, record: TensorRecord, entry: Entry) -> None:
+        """Submit a tensor that nobody waits for yet, and that was submitted before (see `TensorTable.submit_again`)."""
+        if not self.tensor_table.submit_again(record, entry):
+            self.tensor_table.submit([entry])
+        node = self.node
+        if not node.notified:
             node.notified = True
             self._sources.wake_thread()
 
@@ -262,6 +274,22 @@ class ControlPlane:
             self._holder = 0
             self._role.release()
             if node.has_to_go_on:
+                self._sources.wake_thread()
+
+    def _speak_here(self) -> None:
+        """Say what was submitted on the calling thread, which holds the role: to wake another for it takes longer."""
+        try:
+            self._holder = threading.get_ident()
+            self.node.tick()
+        except Exception as error:  # as above
+            self._broken(error)
+        except BaseException:
+            self._execution_failed(f"rank {self._rank} was interrupted while it submitted")
+            raise
+        finally:
+            self._holder = 0
+            self._role.release()
+            if self.node.has_to_go_on:
                 self._sources.wake_thread()
 
     def _serve(self, timeout_s: float | None, spin_ns: int = 0) -> None:

@@ -89,18 +89,6 @@ class TensorTable:
             if self._closed is not None:
                 raise HorovodInternalError(self._closed)
             interrupted = self._submitting
-            if not interrupted and len(entries) == 1:
-                # What is usual, in as few steps: whatever interrupts this finds it submitted, or not begun.
-                request = entries[0].request
-                record = self._records.get((request.process_set, request.name))
-                if record is not None and record.entry is None and record.request is request:
-                    self._submitting = entries
-                    try:
-                        record.entry = entries[0]
-                        self._unsent.append(record)
-                    finally:
-                        self._submitting = ()
-                    return
             self._submitting = entries
             try:
                 if interrupted:
@@ -108,6 +96,28 @@ class TensorTable:
                 self._unsent.extend(self._take(entries))
             finally:
                 self._submitting = interrupted
+
+    def submit_again(self, record: TensorRecord, entry: "Entry") -> bool:
+        """Take in a tensor that asks for what was asked for last; False if it takes `submit` to say what is wrong with it.
+
+        What is usual, in as few steps: whatever interrupts this finds it submitted, or not begun.
+        """
+        with self._lock:
+            if (
+                record.entry is not None
+                or record.request is not entry.request
+                or self._submitting
+                or self._closed is not None
+                or self._records.get(record.key) is not record
+            ):
+                return False
+            self._submitting = (entry,)
+            try:
+                record.entry = entry
+                self._unsent.append(record)
+            finally:
+                self._submitting = ()
+        return True
 
     def _take(self, entries: Sequence["Entry"]) -> list[TensorRecord]:
         records = self._records

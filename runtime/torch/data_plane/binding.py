@@ -13,7 +13,7 @@ from ...core.control.messages import Request
 from ...core.job_store import JobStore
 from ...core.operations import ReduceOp
 from ...core.topology import Launched
-from ...core.work import Batch, Entry
+from ...core.work import Batch, Entry, whole_of
 from ...instrument import own_device
 from ...instrument.samplers import Sampler
 from . import devices, rendezvous, small, transports
@@ -31,7 +31,9 @@ def _mode_of(batch: Batch) -> AbstractContextManager[None]:
     The training that asked may be in another mode than the thread that executes: the runtime's own, or a training that waits
     for something else.  What is allocated here is never made in inference mode, since anybody may get it.
     """
-    wanted = any(entry.output is not None and entry.output.is_inference() for entry in batch.entries)
+    whole = whole_of(batch.entries)
+    outputs = [entry.output for entry in batch.entries] if whole is None else [whole]
+    wanted = any(output is not None and output.is_inference() for output in outputs)
     return nullcontext() if wanted == torch.is_inference_mode_enabled() else torch.inference_mode(wanted)
 
 

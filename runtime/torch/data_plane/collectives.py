@@ -15,7 +15,7 @@ from ....timeline.record.nvtx_ranges import NvtxRanges
 from ....timeline.vocabulary import MEMCPY_IN, MEMCPY_OUT, Category, LaneKind
 from ...core.kinds import Kind
 from ...core.operations import ReduceOp
-from ...core.work import Batch, Entry
+from ...core.work import Batch, Entry, whole_of
 from .adasum import adasum
 from .arithmetic import scale
 from .fusion_buffers import FusionBuffers
@@ -127,9 +127,12 @@ def _allreduce(site: Site, batch: Batch) -> None:
     average = request.op == ReduceOp.AVERAGE
     op = ReduceOp.SUM if average else ReduceOp(request.op)
     postscale = request.postscale / size if average else request.postscale
-    outputs = [flat(_output_of(entry)) for entry in entries]
+    whole = whole_of(entries)
+    outputs = [flat(_output_of(entry)) for entry in entries] if whole is None else []
     sizes: list[int] = []
-    if len(entries) == 1:
+    if whole is not None:
+        buffer = whole
+    elif len(entries) == 1:
         buffer = outputs[0]
         if entries[0].output is not entries[0].tensor:
             buffer.copy_(flat(entries[0].tensor))

@@ -69,6 +69,7 @@ def test_without_a_compiler_the_wheel_is_built_without_what_is_compiled(tmp_path
             compiled = [name for name in archive.namelist() if name.endswith(".so")]
         assert sorted(name.rpartition("/")[0] for name in compiled) == [
             "tlkit/runtime/instrument/code",
+            "tlkit/runtime/torch/data_plane/transports/pair",
             "tlkit/runtime/torch/data_plane/transports/shared_memory",
             "tlkit/timeline/record/queue",
             "tlkit/timeline/scanning",

@@ -13,11 +13,11 @@ from tests.fuzzing import examples
 from tlkit.runtime.core.control import bits
 from tlkit.runtime.core.control.consistency import find_disagreement
 from tlkit.runtime.core.control.coordinator import Coordinator
-from tlkit.runtime.core.control.messages import Ready, Request, Work, from_ranges, to_ranges
+from tlkit.runtime.core.control.messages import Ready, Request, Response, Work, from_ranges, to_ranges
 from tlkit.runtime.core.control.tensor_table import TensorTable
 from tlkit.runtime.core.errors import HorovodInternalError
 from tlkit.runtime.core.kinds import Kind
-from tlkit.runtime.core.work import Entry, Handle
+from tlkit.runtime.core.work import Entry, Handle, Together, whole_of
 
 
 def request(name: str, **changes: object) -> Request:
@@ -165,6 +165,61 @@ def test_after_the_end_nothing_is_taken() -> None:
     assert table.close("rank 1 is gone") == [waiting]
     with pytest.raises(HorovodInternalError, match="rank 1 is gone"):
         table.submit([entry("b")])
+
+
+def test_what_is_asked_for_as_the_last_time_is_taken_in_one_step() -> None:
+    """It is found by its record, and goes on as any other."""
+    table = TensorTable()
+    table.submit([first := entry("a")])
+    (record,) = [found for found in [table.record(0, "a")] if found is not None]
+    table.collect()
+    table.receive(Work([Response(0, 0, [], ["a"], fresh_ids=[5])]))
+
+    again = Entry(first.request, first.tensor, first.output, Handle(lambda _: None), 0)
+    assert table.submit_again(record, again)
+    assert table.pending() == [again]
+    collected = table.collect()
+    assert collected is not None
+    assert (collected.fresh, collected.known) == ([], {0: [5, 1]})
+
+
+def test_one_step_is_not_enough_where_something_is_wrong() -> None:
+    """In flight, asked for differently, forgotten, in the middle of another submission, or after the end: `submit` says what it is."""
+    table = TensorTable()
+    table.submit([first := entry("a")])
+    (record,) = [found for found in [table.record(0, "a")] if found is not None]
+    same = Entry(first.request, first.tensor, first.output, Handle(lambda _: None), 0)
+    assert not table.submit_again(record, same)  # in flight
+
+    record.entry = None
+    assert not table.submit_again(record, entry("a", shape=(2, 2)))
+    table._submitting = [first]
+    assert not table.submit_again(record, same)
+    table._submitting = ()
+    record.id = -1
+    table._drop(record)
+    assert not table.submit_again(record, same)
+    table.submit([same])
+    assert table.pending() == [same]  # by a record of its own
+
+    (record,) = [found for found in [table.record(0, "a")] if found is not None]
+    table.close("rank 1 is gone")
+    assert not table.submit_again(record, Entry(first.request, first.tensor, None, Handle(lambda _: None), 0))
+
+
+def test_the_memory_of_tensors_that_belong_together_is_that_of_all_of_them_in_order() -> None:
+    """Not of some, nor of all in another order, nor of all and another one."""
+    entries = [entry(name) for name in "abc"]
+    alone = entry("d")
+    assert whole_of(entries) is None
+    memory = torch.zeros(12)
+    Together(list(entries), memory)
+
+    assert whole_of(entries) is memory
+    assert whole_of(entries[:2]) is None
+    assert whole_of([entries[1], entries[0], entries[2]]) is None
+    assert whole_of([*entries, alone]) is None
+    assert whole_of([alone, *entries]) is None
 
 
 def test_a_stalled_tensor_names_who_is_missing() -> None:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from ....core.binding import Place
 from ....core.operations import ReduceOp
 from .base import counts_in_bytes
+from .pair import Pair, open_pair
 
 REDUCE_OPS: Final[dict[ReduceOp, Any]] = {
     ReduceOp.SUM: dist.ReduceOp.SUM,
@@ -62,9 +63,17 @@ class GlooTransport:
         """Where an exchange puts what comes, in bytes."""
         self._connections = place.store.connections
         self._group: Any = place.store.connect(lambda: group(place.store, place.rank, place.size, options))
+        self._pair: Pair | None = None
+        """What adds up for two ranks, where they could be connected besides."""
+        if place.size == _PAIR:
+            self._pair = place.store.connect(lambda: open_pair(place))
 
     def allreduce(self, buffer: torch.Tensor, op: ReduceOp) -> None:
         """See `Transport`."""
+        pair = self._pair
+        if pair is not None and pair.takes(buffer, op):
+            pair.allreduce(buffer, op)
+            return
         if self._size == _PAIR and op is ReduceOp.SUM and 0 < buffer.nbytes <= _EXCHANGED_NBYTES:
             self._exchange(buffer)
             return
@@ -129,9 +138,15 @@ class GlooTransport:
 
     def close(self) -> None:
         """See `Transport`."""
+        pair, self._pair = self._pair, None
+        if pair is not None:
+            pair.close()
         self._group = None
 
     def abort(self) -> None:
         """See `Transport`.  torch's own `abort` does not wake waiting threads."""
+        pair = self._pair  # which the thread that waits may be using: it is closed with the last reference
+        if pair is not None:
+            pair.cut()
         self._connections.cut()
         self._group = None
