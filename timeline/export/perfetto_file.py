@@ -1,8 +1,8 @@
 """A trace as Perfetto's own protobuf: a fraction of the JSON, opened by the Perfetto UI and by trace_processor.
 
 Names and texts of args are written once and numbered, times are the difference to the event before, and packets are compressed
-many at once, as Perfetto's own service does it (`compression_type: COMPRESSION_TYPE_DEFLATE`).  Field numbers are those of Perfetto's
-protos/perfetto/trace/trace_packet.proto and track_event/*.proto.
+many at once, as Perfetto's own service does it (`compression_type: COMPRESSION_TYPE_DEFLATE`).  Field numbers are those of
+Perfetto's protos/perfetto/trace/trace_packet.proto and track_event/*.proto.
 """
 
 import json
