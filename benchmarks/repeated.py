@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from kineto_like import write
@@ -125,7 +125,7 @@ def write_kineto(path: Path, nbytes: int, body_nbytes: int = 200_000_000) -> int
 class Recorded:
     """Some steps of one rank, as a template."""
 
-    header: dict[str, object]
+    header: dict[str, Any]
     """The args of `tlkit_shard`."""
     names: list[str]
     """The other lines at the beginning."""
@@ -219,7 +219,7 @@ def write_shard(folder: Path, size: int, events: int, rank: int) -> int:
     """Write the shard of one rank; returns how many events it has."""
     recorded = record(min(rank, 1), len(str(rank)), size)
     host = rank // RANKS_A_HOST
-    clock = {**recorded.header["clock"], "offset_ns": 0, "uncertainty_ns": 0, "method": "same-host"}  # type: ignore[dict-item]
+    clock = {**recorded.header["clock"], "offset_ns": 0, "uncertainty_ns": 0, "method": "same-host"}
     if host:
         clock |= {"uncertainty_ns": 2000 * _JITTER_US, "method": "min-rtt"}
     header = {
