@@ -39,8 +39,8 @@ def write_perfetto(trace: Trace, file: BinaryIO, progress: Callable[[int, int], 
     Spans of a lane that overlap without one holding the other get tracks of their own, of the same name.
     """
     writer = _Writer(trace)
-    first, *described = writer.head()
-    file.write(first + _compressed(described))
+    clocks, *described = writer.head()
+    file.write(clocks + _compressed(described))
     times, bodies = writer.events()
     order = np.argsort(times, kind="stable")
     last = 0

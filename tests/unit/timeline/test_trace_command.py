@@ -143,8 +143,8 @@ def test_sums_are_exact_whatever_the_blocks(monkeypatch: pytest.MonkeyPatch) -> 
     dice = np.random.default_rng(1)
     table = pd.DataFrame(
         {
-            "kind": pd.Categorical.from_codes(dice.integers(0, 3, 1000), ["x", "y", "z"]),
-            "other": pd.Categorical.from_codes(dice.integers(-1, 2, 1000), ["p", "q", "never"]),
+            "kind": pd.Categorical.from_codes(dice.integers(0, 3, 1000), pd.Index(["x", "y", "z"])),
+            "other": pd.Categorical.from_codes(dice.integers(-1, 2, 1000), pd.Index(["p", "q", "never"])),
             "dur_ns": dice.integers(0, 2**52, 1000),
         }
     )
