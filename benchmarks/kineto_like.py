@@ -81,13 +81,17 @@ class Writer:
         self._file.write('\n  ],\n  "displayTimeUnit": "ms",\n  "traceName": "made-up"\n}\n')
 
 
-def write(path: Path, nbytes: int, *, rank: int = 0, world_size: int = 8, seed: int = 0) -> Totals:
-    """Write a trace of about `nbytes`."""
+def write(path: Path, nbytes: int, *, rank: int = 0, world_size: int = 8, seed: int = 0, first: int = 0) -> Totals:
+    """Write a trace of about `nbytes`.
+
+    Args:
+        first: added to every number that counts something: ids, correlations, steps.
+    """
     chance = random.Random(seed)  # noqa: S311  no secret
     pid, gpu = 5000 + rank, 0
     with path.open("w", encoding="utf-8") as file:
         out = Writer(file, rank, world_size, 1_700_000_000_000_000)
-        now, correlation, external = 0, 1, 1
+        now, correlation, external = 0, first + 1, first + 1
         while file.tell() < nbytes:
             step_start, gpu_free, nccl_free = now, now, now
             out.span(
@@ -97,7 +101,7 @@ def write(path: Path, nbytes: int, *, rank: int = 0, world_size: int = 8, seed: 
                 pid,
                 now,
                 800_000,
-                f'"External id": {external}, "Ev Idx": {out.totals.events}',
+                f'"External id": {external}, "Ev Idx": {first + out.totals.events}',
             )
             now += 900_000
             for number in range(400):
@@ -114,7 +118,7 @@ def write(path: Path, nbytes: int, *, rank: int = 0, world_size: int = 8, seed: 
                     host_ns,
                     f'"External id": {external},"Record function id": 0, "Concrete Inputs": ["", "", "1"], '
                     f'"Input type": ["float", "float", ""], "Input Dims": [[64, 1024], [1024, 4096], []], '
-                    f'"Ev Idx": {out.totals.events}',
+                    f'"Ev Idx": {first + out.totals.events}',
                 )
                 correlation += 1
                 out.span(
@@ -169,7 +173,7 @@ def write(path: Path, nbytes: int, *, rank: int = 0, world_size: int = 8, seed: 
             now += 350_000
             out.span(
                 "user_annotation",
-                f"ProfilerStep#{out.totals.steps}",
+                f"ProfilerStep#{first + out.totals.steps}",
                 pid,
                 pid,
                 step_start,

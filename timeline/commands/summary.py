@@ -6,8 +6,8 @@ last.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -19,16 +19,25 @@ from ..vocabulary import LaneKind
 
 Intervals = np.ndarray
 
+#: Rows that are looked at at once.
+_BLOCK_ROWS: Final = 1 << 20
+#: Bits of the lower half of a number.
+_HALF: Final = 31
+_LOW_BITS: Final = (1 << _HALF) - 1
+
 
 def union_ns(start: np.ndarray, end: np.ndarray) -> Intervals:
     """Disjoint intervals, ascending, that cover the same; int64[n, 2]."""
     if not len(start):
         return np.zeros((0, 2), np.int64)
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    begins = np.concatenate([[True], start[1:] > end[:-1]])
-    ends = np.concatenate([begins[1:], [True]])
-    return np.stack([start[begins], end[ends]], axis=1)
+    if not (start[1:] >= start[:-1]).all():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+        del order
+    end = np.maximum.accumulate(end)
+    # The last rows of the intervals; each but the first begins behind one.
+    lasts = np.flatnonzero(start[1:] > end[:-1])
+    return np.stack([start[np.append(0, lasts + 1)], end[np.append(lasts, len(end) - 1)]], axis=1)
 
 
 def _total(intervals: Intervals) -> int:
@@ -41,23 +50,19 @@ def device_times(spans: pd.DataFrame) -> dict[str, Any]:
     Args:
         spans: the rank's spans on lanes of compute and communication.
     """
-    names = spans["name"].astype("str")
-    start = spans["start_ns"].to_numpy()
-    end = start + spans["dur_ns"].to_numpy()
-    is_communication = (spans["lane_kind"] == str(LaneKind.COMMUNICATION)).to_numpy()
-    is_memory = names.str.match(r"(?i)mem(cpy|set)").to_numpy(dtype=bool) & ~is_communication
+    start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
+    end = start + dur
+    is_communication = _are(spans["lane_kind"], lambda kinds: kinds == str(LaneKind.COMMUNICATION))
+    is_memory = _are(spans["name"], lambda names: names.str.match(r"(?i)mem(cpy|set)")) & ~is_communication
     is_compute = ~is_communication & ~is_memory
     busy, compute = union_ns(start, end), union_ns(start[is_compute], end[is_compute])
     communication = union_ns(start[is_communication], end[is_communication])
-    both = (
-        _total(compute)
-        + _total(communication)
-        - _total(union_ns(start[is_compute | is_communication], end[is_compute | is_communication]))
-    )
+    either = union_ns(start[~is_memory], end[~is_memory])
+    both = _total(compute) + _total(communication) - _total(either)
     whole = int(end.max() - start.min())
     return {
         "kernels": {
-            kind: {"count": int(mask.sum()), "total_ns": int((end - start)[mask].sum())}
+            kind: {"count": int(mask.sum()), "total_ns": int(dur[mask].sum())}
             for kind, mask in (("computation", is_compute), ("communication", is_communication), ("memory", is_memory))
         },
         "span_ns": whole,
@@ -74,7 +79,6 @@ def device_times(spans: pd.DataFrame) -> dict[str, Any]:
 def summarize(trace: Trace) -> dict[str, Any]:
     """What a trace holds, as JSON can say it."""
     meta, spans = trace.meta, trace.spans
-    end = spans["start_ns"] + spans["dur_ns"]
     result: dict[str, Any] = {
         "schema": "tlkit.trace-info/1",
         "format": meta.format,
@@ -83,7 +87,7 @@ def summarize(trace: Trace) -> dict[str, Any]:
         "size": meta.size,
         "events": meta.events,
         "spans": len(spans),
-        "duration_ns": int(end.max() - spans["start_ns"].min()) if len(spans) else 0,
+        "duration_ns": _duration_ns(spans),
         "epoch_unix_ns": meta.epoch_unix_ns,
         "dropped": dict(meta.dropped),
         "clock": {
@@ -97,22 +101,16 @@ def summarize(trace: Trace) -> dict[str, Any]:
         "notes": list(meta.notes),
         "tables": {name: len(getattr(trace, name)) for name in TABLES},
         "lanes": [
-            {"lane_kind": str(kind), "category": str(category), "spans": int(count), "total_ns": int(total)}
-            for (kind, category), count, total in _grouped(spans, ["lane_kind", "category"], "dur_ns")
+            {"lane_kind": kind, "category": category, "spans": count, "total_ns": total}
+            for (kind, category), count, total in grouped(spans, ("lane_kind", "category"), "dur_ns")
         ],
         "collectives": [
-            {"kind": str(kind), "algorithm": str(algorithm), "count": int(count), "total_ns": int(total)}
-            for (kind, algorithm), count, total in _grouped(trace.collectives, ["kind", "algorithm"], "dur_ns")
+            {"kind": kind, "algorithm": algorithm, "count": count, "total_ns": total}
+            for (kind, algorithm), count, total in grouped(trace.collectives, ("kind", "algorithm"), "dur_ns")
         ],
         "by_rank": {},
     }
-    is_device = spans["lane"].astype("str").str.startswith(("stream ", "device")) & spans["lane_kind"].isin(
-        [str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)]
-    )
-    on_device = spans[is_device]
-    steps_of = trace.steps.groupby("rank", observed=True).size().to_dict()
-    spans_of = spans.groupby("rank", observed=True).size().to_dict()
-    device_of = {int(str(rank)): device_times(rows) for rank, rows in on_device.groupby("rank", observed=True)}
+    steps_of, spans_of, device_of = _by_rank(trace.steps), _by_rank(spans), _device_of(spans)
     for rank in meta.ranks:
         of_rank: dict[str, Any] = {"spans": int(spans_of.get(rank, 0)), "steps": int(steps_of.get(rank, 0))}
         if rank in device_of:
@@ -179,8 +177,67 @@ def _added(
     ]
 
 
-def _grouped(table: pd.DataFrame, keys: list[str], value: str) -> list[tuple[Any, int, int]]:
-    if not len(table):
-        return []
-    grouped = table.groupby(keys, observed=True)[value].agg(["size", "sum"])
-    return [(key, int(row[0]), int(row[1])) for key, row in zip(grouped.index, grouped.to_numpy(), strict=True)]
+def _blocks(rows: int) -> Iterator[slice]:
+    """Parts of columns: of a hundred million spans whatever is computed of all at once takes gigabytes."""
+    return (slice(first, first + _BLOCK_ROWS) for first in range(0, rows, _BLOCK_ROWS))
+
+
+def _duration_ns(spans: pd.DataFrame) -> int:
+    start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
+    ends = [int((start[block] + dur[block]).max()) for block in _blocks(len(spans))]
+    return max(ends) - int(start.min()) if ends else 0
+
+
+def _are(column: "pd.Series[Any]", told: Callable[["pd.Index[str]"], Any]) -> np.ndarray:
+    """What is told of the texts of a column, of each row: bool."""
+    # Number -1 stands for none, and picks the last one.
+    of_text = np.append(np.asarray(told(column.cat.categories), bool), [False])
+    of_row: np.ndarray = of_text[column.cat.codes.to_numpy()]
+    return of_row
+
+
+def _device_of(spans: pd.DataFrame) -> dict[int, dict[str, Any]]:
+    """What the device of each rank did."""
+    kinds = [str(LaneKind.COMPUTE), str(LaneKind.COMMUNICATION)]
+    is_device = _are(spans["lane"], lambda lanes: lanes.str.startswith(("stream ", "device")))
+    is_device &= _are(spans["lane_kind"], lambda texts: texts.isin(kinds))
+    # Not all columns: of a large trace a copy of them takes gigabytes.
+    chosen = spans[["rank", "lane_kind", "name", "start_ns", "dur_ns"]][is_device]
+    ranks = np.flatnonzero(np.bincount(chosen["rank"].to_numpy())).tolist() if len(chosen) else []
+    if len(ranks) == 1:
+        return {ranks[0]: device_times(chosen)}
+    return {int(str(rank)): device_times(rows) for rank, rows in chosen.groupby("rank", observed=True)}
+
+
+def _by_rank(table: pd.DataFrame) -> dict[int, int]:
+    """How many rows there are of each rank."""
+    ranks = table["rank"].to_numpy()
+    counts = np.zeros(int(ranks.max(initial=-1)) + 1, np.int64)
+    for block in _blocks(len(ranks)):
+        counts += np.bincount(ranks[block], minlength=len(counts))
+    there = np.flatnonzero(counts)
+    return dict(zip(there.tolist(), counts[there].tolist(), strict=True))
+
+
+def grouped(table: pd.DataFrame, keys: tuple[str, str], value: str) -> list[tuple[tuple[str, str], int, int]]:
+    """Rows, and the sum of `value`, for each pair of texts that there is, in the order of these."""
+    first, second = (table[key].cat for key in keys)
+    # One more for those without a text, number -1, which are counted and left out.
+    width = len(second.categories) + 1
+    codes, others, values = first.codes.to_numpy(), second.codes.to_numpy(), table[value].to_numpy()
+    counts, sums = np.zeros((2, (len(first.categories) + 1) * width), np.int64)
+    for block in _blocks(len(table)):
+        pairs = (codes[block].astype(np.int64) + 1) * width + others[block] + 1
+        counts += np.bincount(pairs, minlength=len(counts))
+        # Both halves of a number add up to less than what a float holds exactly.
+        for shift, half in ((0, values[block] & _LOW_BITS), (_HALF, values[block] >> _HALF)):
+            sums += np.bincount(pairs, half, minlength=len(counts)).astype(np.int64) << shift
+    return [
+        (
+            (str(first.categories[pair // width - 1]), str(second.categories[pair % width - 1])),
+            int(counts[pair]),
+            int(sums[pair]),
+        )
+        for pair in np.flatnonzero(counts).tolist()
+        if pair >= width and pair % width
+    ]

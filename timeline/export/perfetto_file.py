@@ -1,11 +1,13 @@
 """A trace as Perfetto's own protobuf: a fraction of the JSON, opened by the Perfetto UI and by trace_processor.
 
-Names are written once and numbered, times are the difference to the event before.  Field numbers are those of Perfetto's
-protos/perfetto/trace/trace_packet.proto and track_event/*.proto.
+Names and texts of args are written once and numbered, times are the difference to the event before, and packets are compressed
+many at once, as Perfetto's own service does it (`compression_type: COMPRESSION_TYPE_DEFLATE`).  Field numbers are those of
+Perfetto's protos/perfetto/trace/trace_packet.proto and track_event/*.proto.
 """
 
 import json
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -25,7 +27,9 @@ _SEQUENCE: Final = number(10, 1)
 _NEEDS_NAMES: Final = number(13, 2)
 _BOOT_CLOCK, _OUR_CLOCK = 6, 64
 _EXPLICIT_ORDER: Final = 3
-_AT_ONCE: Final = 50_000
+#: Packets that are compressed together.
+_AT_ONCE: Final = 20_000
+_COMPRESSED: Final = 50
 _MAX_JSON: Final = 10_000
 
 
@@ -35,7 +39,8 @@ def write_perfetto(trace: Trace, file: BinaryIO, progress: Callable[[int, int], 
     Spans of a lane that overlap without one holding the other get tracks of their own, of the same name.
     """
     writer = _Writer(trace)
-    file.write(writer.head())
+    clocks, *described = writer.head()
+    file.write(clocks + _compressed(described))
     times, bodies = writer.events()
     order = np.argsort(times, kind="stable")
     last = 0
@@ -46,8 +51,13 @@ def write_perfetto(trace: Trace, file: BinaryIO, progress: Callable[[int, int], 
             packet = number(8, at - last) + bodies[row]
             packets.append(b"\x0a" + varint(len(packet)) + packet)
             last = at
-        file.write(b"".join(packets))
+        file.write(_compressed(packets))
         progress(min(first + _AT_ONCE, len(order)), len(order))
+
+
+def _compressed(packets: Sequence[bytes]) -> bytes:
+    """One packet that holds others, of which each has its tag and its length."""
+    return text(1, text(_COMPRESSED, zlib.compress(b"".join(packets))))
 
 
 class _Writer:
@@ -57,6 +67,7 @@ class _Writer:
         self._trace = trace
         self._tracks: list[bytes] = []
         self._annotations: dict[str, int] = {}
+        self._texts: dict[str, int] = {}
         self._times: list[np.ndarray] = []
         self._bodies: list[bytes] = []
         self._process = {rank: position + 1 for position, rank in enumerate(trace.meta.ranks)}
@@ -67,8 +78,8 @@ class _Writer:
         """Incremental times cannot be negative."""
         self._collect()
 
-    def head(self) -> bytes:
-        """Clock, names and tracks."""
+    def head(self) -> list[bytes]:
+        """Packets of the clock, the names and the tracks."""
         clocks = text(1, number(1, _BOOT_CLOCK) + number(2, 0))
         clocks += text(1, number(1, _OUR_CLOCK) + number(2, 0) + number(3, 1) + number(4, 1))
         first = _SEQUENCE + number(13, 1) + text(6, clocks) + text(59, number(58, _OUR_CLOCK))
@@ -78,9 +89,12 @@ class _Writer:
             for field, names in ((2, spans["name"].cat.categories), (1, spans["category"].cat.categories))
             for position, name in enumerate(names)
         )
-        names += b"".join(text(3, _entry(position, name)) for name, position in self._annotations.items())
+        numbered = ((3, self._annotations), (29, self._texts))
+        names += b"".join(
+            text(field, _entry(position, name)) for field, known in numbered for name, position in known.items()
+        )
         packets = [first, _SEQUENCE + _NEEDS_NAMES + text(12, names), *self._tracks]
-        return b"".join(text(1, packet) for packet in packets)
+        return [text(1, packet) for packet in packets]
 
     def events(self) -> tuple[np.ndarray, list[bytes]]:
         """Times in ns, and the rest of each packet; in order within each track."""
@@ -138,7 +152,7 @@ class _Writer:
             self._times.append(np.array(times, np.int64))
 
     def _annotated(self, args: bytes) -> bytes:
-        """Args as annotations, whose names are numbered as well."""
+        """Args as annotations, whose names and texts are numbered as well."""
         result = []
         for name, value in decode_args(args).items():
             iid = number(1, self._annotations.setdefault(name, len(self._annotations)) + 1)
@@ -149,7 +163,7 @@ class _Writer:
             elif isinstance(value, float):
                 told = real(5, value)
             elif isinstance(value, str):
-                told = text(6, value)
+                told = number(17, self._texts.setdefault(value, len(self._texts)) + 1)
             else:
                 told = text(9, _json(value))
             result.append(text(4, iid + told))

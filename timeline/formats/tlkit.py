@@ -1,10 +1,11 @@
 """Our own shards (docs/timeline-format.md)."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -109,18 +110,12 @@ def join(shards: list[Shard]) -> Trace:
             return times
         return np.where(times == UNKNOWN_NS, -1, align(times) - first_ns)
 
-    joined: dict[str, list[Table]] = {name: [] for name in _TABLES}
+    joined: dict[str, list[_Joined]] = {name: [] for name in _TABLES}
     first_args = 0
     for name, columns, align, ranks in tables:
-        part = {
-            column: finished(values, align) if column.endswith("_ns") and column not in _LENGTHS else values
-            for column, values in columns.items()
-        }
+        joined[name].append(_Joined(columns, ranks, partial(finished, align=align), first_args))
         if name == "spans":
-            args_row = columns["args_row"]
-            part["args_row"] = np.where(args_row >= 0, args_row + first_args, -1)
-            first_args += int((args_row >= 0).sum())
-        joined[name].append(part | {"rank": ranks})
+            first_args += int((columns["args_row"] >= 0).sum())
     arrivals: dict[tuple[int, int, int], int] = {}
     for piece in pieces:
         if isinstance(piece, Shard):
@@ -133,7 +128,7 @@ def join(shards: list[Shard]) -> Trace:
     return Trace(
         meta=_meta(shards, first_ns, ends, knows_order=in_full or all(shard.knows_order for shard in shards)),
         arrivals=arrival_table.finish(),
-        raw_args=FileArgs.of_events((shard.source, shard.events, shard.arg_rows) for shard in shards),
+        raw_args=FileArgs((shard.source, shard.arg_places) for shard in shards),
         spans=assemble(SPAN_COLUMNS, joined["spans"]),
         collectives=assemble(COLLECTIVE_COLUMNS, joined["collectives"]),
         tensors=assemble(TENSOR_COLUMNS, joined["tensors"]),
@@ -142,6 +137,34 @@ def join(shards: list[Shard]) -> Trace:
         messages=assemble(MESSAGE_COLUMNS, joined["messages"]),
         sums=_not_in_full(assemble(SUM_COLUMNS, joined["sums"]), steps),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined(Mapping[str, Any]):
+    """A table's columns of a piece as they are in the trace.
+
+    Each is made when it is asked for: of a thousand shards one column at a time is there more than once.
+    """
+
+    columns: Table
+    ranks: np.ndarray
+    finished: Callable[[Times], Times]
+    first_args: int
+    """Args of the pieces before."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "rank":
+            return self.ranks
+        values = self.columns[name]
+        if name == "args_row":
+            return np.where(values >= 0, values + self.first_args, -1)
+        return self.finished(values) if name.endswith("_ns") and name not in _LENGTHS else values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.columns, "rank"))
+
+    def __len__(self) -> int:
+        return len(self.columns) + 1
 
 
 def _not_in_full(sums: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Counters of one of our shards: those that are events, and those that are told with sums of steps."""
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -31,15 +32,20 @@ def told_counters(shard: ShardEvents) -> list[tuple[str, int, float]]:
 
 def _counted(shard: ShardEvents) -> tuple[np.ndarray, np.ndarray]:
     """Events that are counters, and their values."""
-    rows, values = [], []
     counters = shard.rows_of("C")
-    texts = shard.events.keys["value"].texts_of(counters, "null") if len(counters) else []
-    for row, text in zip(counters.tolist(), texts, strict=True):
-        try:
-            value = float(json.loads(text))
-        except (ValueError, TypeError):
-            shard.drop("counter_without_value", 1)
-            continue
-        rows.append(row)
-        values.append(value)
-    return np.array(rows, np.int64), np.array(values, np.float64)
+    if not len(counters):
+        return counters, np.zeros(0, np.float64)
+    told = shard.events.keys["value"]
+    # Each text is looked at once; the last one is that of number -1.
+    values = np.array([*map(_value_of, told.texts), np.nan])[told.numbers_of(counters, -1)]
+    is_value = ~np.isnan(values)
+    shard.drop("counter_without_value", int(len(counters) - is_value.sum()))
+    return counters[is_value], values[is_value]
+
+
+def _value_of(text: str) -> float:
+    """A number as JSON writes it; NaN for anything else."""
+    try:
+        return float(json.loads(text))
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return math.nan

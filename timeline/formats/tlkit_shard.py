@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from ..model.columns import Times, no_rows
 from ..model.ending import OpenSpan, OpenTensor, RankEnd, make_end
 from ..model.trace import COLLECTIVE_COLUMNS, MESSAGE_COLUMNS, TENSOR_COLUMNS
+from ..read.args import Places
 from ..read.source import Source
 from ..scanning import Events
 from ..vocabulary import (
@@ -51,7 +53,10 @@ class Shard(ShardEvents):
         """Row of `collectives`, rank, and when that rank arrived."""
         self.knows_order = True
         """Whether anything is known of what happened within steps; not if nothing but sums of steps is told."""
-        self.arg_rows = np.zeros(0, np.int64)
+        self.arg_places = Places(np.zeros(0, np.int64), np.zeros(0, np.int32), [])
+        """Where the args of the spans lie."""
+        self._opened: list[OpenSpan] | None = None
+        """Spans that did not end, on the shard's clock; None until the tables are made."""
         self.steps = self._make_steps()
         self.may_hold_sums_only = bool(self.told_sums) and not len(self.steps["step"])
         if not self.may_hold_sums_only:
@@ -70,6 +75,9 @@ class Shard(ShardEvents):
         self.tensors = self.make_tensors()
         self.spans = self._make_spans()
         self.collectives = self._make_communication()
+        self._opened = self._find_opened()
+        # Of a thousand shards these would take three times as much memory as the tables.
+        del self.events, self.lives, self.complete
 
     def forget_order(self) -> None:
         """No step was recorded in full: what there is of spans is no step's."""
@@ -141,7 +149,8 @@ class Shard(ShardEvents):
             [self.complete, np.where((ended >= 0) & (events.args_start[np.maximum(ended, 0)] != -1), ended, begun)]
         )
         has_args = events.args_start[with_args] != -1
-        self.arg_rows = with_args[has_args]
+        rows_of_args = with_args[has_args]
+        self.arg_places = Places(events.args_start[rows_of_args], events.args_nbytes[rows_of_args], events.own_args)
         args_row = np.full(len(rows), -1, np.int64)
         args_row[has_args] = np.arange(int(has_args.sum()))
         category_of = np.array([_NUMBER_OF.get(text, _OTHER) for text in events.texts["category"]] or [_OTHER], np.int8)
@@ -214,21 +223,11 @@ class Shard(ShardEvents):
         def at(time_ns: int) -> int:
             return int(finished(np.array([time_ns], np.int64))[0])
 
-        rows = np.array([begin for begin, end in self.edges if end < 0], np.int64)
-        lanes, numbers, _ = self._lanes(self.thread_of[self.events.thread[rows]])
-        categories = self.events.texts["category"]
+        opened = self._find_opened() if self._opened is None else self._opened
         return make_end(
             is_closed=self.is_closed,
             error=self.error,
-            open_spans=[
-                OpenSpan(
-                    lane=lanes[number],
-                    category=str(categories[self.events.category[row]]),
-                    name=self.names[self.events.name[row]],
-                    start_ns=at(int(self.events.start[row])),
-                )
-                for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
-            ],
+            open_spans=[replace(span, start_ns=at(span.start_ns)) for span in opened],
             open_tensors=[
                 OpenTensor(
                     name=life["name"],
@@ -239,6 +238,20 @@ class Shard(ShardEvents):
                 for life in self.unfinished
             ],
         )
+
+    def _find_opened(self) -> list[OpenSpan]:
+        rows = np.array([begin for begin, end in self.edges if end < 0], np.int64)
+        lanes, numbers, _ = self._lanes(self.thread_of[self.events.thread[rows]])
+        categories = self.events.texts["category"]
+        return [
+            OpenSpan(
+                lane=lanes[number],
+                category=str(categories[self.events.category[row]]),
+                name=self.names[self.events.name[row]],
+                start_ns=int(self.events.start[row]),
+            )
+            for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
+        ]
 
     def _odd_phases(self) -> list[tuple[str, str, int, int]]:
         """Phases of the lives that are not as usual: tensor, name, start and duration.

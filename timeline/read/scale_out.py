@@ -7,12 +7,16 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from ..errors import TlkitError, UsageError
 
 Result = TypeVar("Result")
 Progress = Callable[[int, int], None]
+
+_GROUPS_A_THREAD: Final = 4
+_MAX_GROUP: Final = 16
 
 
 def map_files(
@@ -54,6 +58,24 @@ def map_files(
         return [future.result() for future in futures]
 
 
+def _groups(files: Sequence[str], threads: int) -> list[Sequence[str]]:
+    """The files in groups that are a task each: what a task costs the scheduler and the worker is paid once for a group.
+
+    There are several groups for each thread, so that none has much to do when all others have ended.
+
+    >>> _groups(["a", "b", "c"], 2)
+    [['a'], ['b'], ['c']]
+    >>> [len(group) for group in _groups(["a"] * 40, 2)]
+    [5, 5, 5, 5, 5, 5, 5, 5]
+    """
+    size = max(1, min(len(files) // (_GROUPS_A_THREAD * max(threads, 1)), _MAX_GROUP))
+    return [files[first : first + size] for first in range(0, len(files), size)]
+
+
+def _of_each(function: Callable[[str], Result], files: Sequence[str]) -> list[Result]:
+    return [function(file) for file in files]
+
+
 def _on_cluster(
     function: Callable[[str], Result], files: Sequence[str], scheduler: str, progress: Progress
 ) -> list[Result]:
@@ -68,10 +90,14 @@ def _on_cluster(
         raise UsageError(f"no Dask scheduler answers at {scheduler}: {error}") from error
     with client, client.as_current():
         try:
-            futures = client.map(function, files, pure=False)
-            for done, _ in enumerate(dask.as_completed(futures)):
-                progress(done + 1, len(files))
-            results: list[Result] = client.gather(futures)
+            groups = _groups(files, sum(client.nthreads().values()))
+            futures = client.map(partial(_of_each, function), groups, pure=False)
+            size_of = {future.key: len(group) for future, group in zip(futures, groups, strict=True)}
+            done = 0
+            for future in dask.as_completed(futures):
+                done += size_of[future.key]
+                progress(done, len(files))
+            results: list[Result] = [result for group in client.gather(futures) for result in group]
         except TlkitError:
             raise
         except Exception as error:  # of Dask, or of the workers' machines

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import examples
 from tlkit.timeline import open_trace
+from tlkit.timeline.commands import summary
 from tlkit.timeline.commands.summary import union_ns
 from tlkit.timeline.commands.trace import main
 
@@ -169,6 +171,22 @@ def test_info_counts_devices_as_a_walk_over_the_json_does(
     assert abs(device["compute_ns"] - covered(compute)) <= len(work)
     both = covered(compute) + covered(nccl) - covered(compute + nccl)
     assert abs(device["overlap_ns"] - both) <= len(work)
+
+
+def test_sums_are_exact_whatever_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pandas counts them in one go; beyond what a float holds, and block by block."""
+    dice = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "kind": pd.Categorical.from_codes(dice.integers(0, 3, 1000), pd.Index(["x", "y", "z"])),
+            "other": pd.Categorical.from_codes(dice.integers(-1, 2, 1000), pd.Index(["p", "q", "never"])),
+            "dur_ns": dice.integers(0, 2**52, 1000),
+        }
+    )
+    monkeypatch.setattr(summary, "_BLOCK_ROWS", 64)
+    grouped = table.groupby(["kind", "other"], observed=True)["dur_ns"].agg(["size", "sum"])
+    expected = [(key, int(size), int(total)) for key, size, total in grouped.itertuples()]
+    assert summary.grouped(table, ("kind", "other"), "dur_ns") == expected
 
 
 @settings(max_examples=examples(100), deadline=None)
