@@ -6,7 +6,7 @@ A training executes the same batches again and again, so what does not change fr
 from typing import Any, Final
 
 from ...timeline.record import recorder
-from ...timeline.record.shard_format import describe_calls
+from ...timeline.record.shard_format import Call, describe_calls
 from .binding import ProcessGroup
 from .control.messages import Request
 from .operations import ReduceOp
@@ -31,7 +31,7 @@ class Descriptions:
 
     def __init__(self) -> None:
         """Nothing is known."""
-        self._known: dict[tuple[int, ...], tuple[ProcessGroup, list[Request], Args]] = {}
+        self._known: dict[tuple[int, ...], tuple[ProcessGroup, list[Request], set[Call], Args]] = {}
         """By process set, whether values came along, and ids of the tensors."""
 
     def describe(self, batch: Batch, group: ProcessGroup, error: str | None, device_ns: int | None) -> Args:
@@ -42,7 +42,7 @@ class Descriptions:
         """
         response = batch.response
         callers, submitted_ns = recorder.origins(batch.entries)
-        args = {"seq": response.seq, **self._constants(batch, group), **describe_calls(callers)}
+        args = {"seq": response.seq, **self._constants(batch, group, callers)}
         writer = recorder.timeline()
         if writer is not None:
             args["submitted"] = writer.ts(submitted_ns if device_ns is None else device_ns)
@@ -53,25 +53,25 @@ class Descriptions:
             args["error"] = error
         return args
 
-    def _constants(self, batch: Batch, group: ProcessGroup) -> Args:
-        """What is the same whenever these tensors travel together."""
+    def _constants(self, batch: Batch, group: ProcessGroup, callers: set[Call]) -> Args:
+        """What is the same whenever these tensors travel together, asked for by the same."""
         response = batch.response
         if not response.ids:
-            return _constants_of(batch, group)
+            return _constants_of(batch, group, callers)
         key = (response.process_set, bool(response.results), *response.ids)
         known = self._known.get(key)
         # An id may come to stand for another shape, and a process set's number, with its ids, for another set.
         requests = [entry.request for entry in batch.entries]
-        if known is not None and known[0] is group and known[1] == requests:
-            return known[2]
+        if known is not None and known[0] is group and known[1] == requests and known[2] == callers:
+            return known[3]
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        constants = _constants_of(batch, group)
-        self._known[key] = group, requests, constants
+        constants = _constants_of(batch, group, callers)
+        self._known[key] = group, requests, callers, constants
         return constants
 
 
-def _constants_of(batch: Batch, group: ProcessGroup) -> Args:
+def _constants_of(batch: Batch, group: ProcessGroup, callers: set[Call]) -> Args:
     response, request = batch.response, batch.entries[0].request
     args: Args = {
         "process_set": response.process_set,
@@ -79,6 +79,7 @@ def _constants_of(batch: Batch, group: ProcessGroup) -> Args:
         "bytes": nbytes_of(batch),
         "tensors": len(batch.entries),
         "algorithm": "control" if response.results else group.algorithm(request.device),
+        **describe_calls(callers),
     }
     if response.process_set:
         args["ranks"] = list(group.ranks)

@@ -16,7 +16,7 @@ from ..kinds import Kind
 from .ledger import Ledger, Stalled
 from .messages import Ready, Request, Response, Work, from_ranges
 from .receipts import Receipts
-from .submission_times import part_of, time_of, times_of
+from .submission_times import times_of
 from .values import Combine
 
 #: Characters of names, and bytes of results, in a message.
@@ -124,7 +124,7 @@ class Coordinator:
         times = times_of(message.times, offset_ns, position + sum(counts.values()))
         for number, ranges in message.known.items():
             count = counts[number]
-            part = part_of(times, position, count)
+            part = None if times is None else times[position : position + count]
             position += count
             ledger = self._ledgers.get(number)
             if ledger is not None:
@@ -140,7 +140,7 @@ class Coordinator:
             else:
                 raise ValueError(f"rank {rank} asks for process set {number}, which there is not")
         for place, request in enumerate(message.fresh):
-            at_ns = time_of(times, place)
+            at_ns = 0 if times is None else times[place]
             ledger = self._ledgers.get(request.process_set)
             if ledger is None:
                 self._refuse(rank, request)

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from ..fusion import Negotiated, fuse, in_order
 from . import bits
 from .messages import Request, from_ranges, to_ranges
-from .submission_times import SubmissionTimes, Times, time_of
+from .submission_times import SubmissionTimes, Times
 
 #: Plans that are kept; a training repeats a few, and one that never repeats must not fill the memory.
 _MAX_PLANS: Final = 256
@@ -148,13 +146,13 @@ class ResponseCache:
         for position, number in enumerate(ids):
             requests = self._gone.get(number)
             if requests is not None:
-                asked.append((rank, requests[rank], time_of(times_ns, position)))
+                asked.append((rank, requests[rank], 0 if times_ns is None else times_ns[position]))
             elif number < self._base:
                 raise ValueError(f"rank {rank} requests an id that no tensor has")
             else:
                 kept.append(position)
         left = to_ranges([ids[position] for position in kept])
-        return left, times_ns[kept] if isinstance(times_ns, np.ndarray) else times_ns, asked
+        return left, None if times_ns is None else [times_ns[position] for position in kept], asked
 
     def describe(self, rank: int, ranges: Sequence[int]) -> list[Request]:
         """What `rank` means by these ids.

@@ -1,21 +1,20 @@
 """When ranks have submitted their tensors: as a message says it, and as the coordinator keeps it until they are executed.
 
-Only a timeline asks for it.  Gradients of a bucket are submitted at one time, so that what is done for each message, and for each
-collective, does not depend on how many tensors there are.
+Only a timeline asks for it.  These are lists and no arrays: with a few ranks, whose trainings have had all caches in between, a
+function of NumPy takes longer than what it saves.  Gradients of a bucket are submitted at one time, which is one number that
+stands in many places, so that even with very many ranks nothing has to be compared.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from .messages import pairs
 
-Times = np.ndarray | int
-"""When each of several tensors was submitted (ns): int64 of each of them, or one number for all."""
+Times = list[int]
+"""When each of several tensors was submitted (ns)."""
 
 #: Of a tensor whose rank does not say.  Later than any other, so that the latest of several tells whether one is unknown.
-_UNKNOWN: Final = int(np.iinfo(np.int64).max)
+_UNKNOWN: Final = 1 << 63
 
 
 def times_of(runs: Sequence[int], offset_ns: int, count: int) -> Times | None:
@@ -34,20 +33,8 @@ def times_of(runs: Sequence[int], offset_ns: int, count: int) -> Times | None:
     if sum(runs[::2]) != count or len(runs) % 2:
         raise ValueError(f"a rank says when it has submitted {sum(runs[::2])} tensors, and asks for {count}")
     if len(runs) == 2:  # noqa: PLR2004  by far the most frequent case
-        return runs[1] + offset_ns
-    return np.repeat(np.array(runs[1::2], np.int64) + offset_ns, runs[::2])
-
-
-def part_of(times: Times | None, start: int, count: int) -> Times | None:
-    """Of the tensors from number `start` on."""
-    return times[start : start + count] if isinstance(times, np.ndarray) else times
-
-
-def time_of(times: Times | None, place: int) -> int:
-    """Of one tensor; 0 if the rank does not say."""
-    if times is None:
-        return 0
-    return int(times[place]) if isinstance(times, np.ndarray) else times
+        return [runs[1] + offset_ns] * count
+    return [at_ns for many, told_ns in pairs(runs) for at_ns in [told_ns + offset_ns] * many]
 
 
 class SubmissionTimes:
@@ -59,8 +46,8 @@ class SubmissionTimes:
         Args:
             ranks: how many there are.
         """
-        self._times = np.full((ranks, 0), _UNKNOWN)
-        """By rank and by offset of the id."""
+        self._times: list[Times] = [[] for _ in range(ranks)]
+        """By rank, and by offset of the id."""
         self.are_told = False
         """Whether any rank has ever said something."""
 
@@ -75,26 +62,26 @@ class SubmissionTimes:
             width: offsets that there are.
         """
         self.are_told = True
-        if self._times.shape[1] < width:
-            grown = np.full((len(self._times), max(64, 2 * width)), _UNKNOWN)
-            grown[:, : self._times.shape[1]] = self._times
-            self._times = grown
+        times = self._times[row]
+        if len(times) < width:
+            times += [_UNKNOWN] * (width - len(times))
         position = 0
         for start, count in pairs(ranges):
-            part = _UNKNOWN if times_ns is None else part_of(times_ns, position, count)
-            self._times[row, start - base : start - base + count] = part
+            part = [_UNKNOWN] * count if times_ns is None else times_ns[position : position + count]
+            times[start - base : start - base + count] = part
             position += count
 
     def of_rank(self, row: int, offset: int) -> int:
         """When a rank has asked for a tensor; 0 if it does not say."""
-        at_ns = int(self._times[row, offset]) if offset < self._times.shape[1] else _UNKNOWN
+        times = self._times[row]
+        at_ns = times[offset] if offset < len(times) else _UNKNOWN
         return 0 if at_ns == _UNKNOWN else at_ns
 
     def of(self, offset: int) -> tuple[int, ...]:
         """When each rank has asked for a tensor; 0 for one that does not say."""
         return tuple(self.of_rank(row, offset) for row in range(len(self._times)))
 
-    def last(self, ranges: Sequence[int], base: int) -> list[int]:
+    def last(self, ranges: Sequence[int], base: int) -> Times:
         """When each rank had asked for all of these tensors; empty if some rank does not say.
 
         Args:
@@ -103,10 +90,24 @@ class SubmissionTimes:
         """
         if not self.are_told:
             return []
-        parts = [self._times[:, start - base : start - base + count] for start, count in pairs(ranges)]
-        last_ns: list[int] = (parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)).max(axis=1).tolist()
-        return [] if _UNKNOWN in last_ns else last_ns
+        parts = [(start - base, start - base + count) for start, count in pairs(ranges)]
+        last_ns: Times = []
+        for times in self._times:
+            at_ns = max([_latest(times[start:end]) for start, end in parts])
+            if at_ns == _UNKNOWN:
+                return []
+            last_ns.append(at_ns)
+        return last_ns
 
     def drop_lowest(self, count: int) -> None:
         """The first so many offsets are gone, and all others are that much lower."""
-        self._times = np.ascontiguousarray(self._times[:, count:])
+        for times in self._times:
+            del times[:count]
+
+
+def _latest(times: Times) -> int:
+    """The latest of several; none at all is unknown."""
+    if not times:
+        return _UNKNOWN
+    first = times[0]
+    return first if times.count(first) == len(times) else max(times)

@@ -10,6 +10,7 @@ from tlkit.runtime.core.descriptions import MAX_KNOWN, Descriptions
 from tlkit.runtime.core.kinds import Kind
 from tlkit.runtime.core.operations import ReduceOp
 from tlkit.runtime.core.work import Batch, Entry, Handle
+from tlkit.timeline.record.shard_format import Call
 
 
 class Group:
@@ -95,3 +96,17 @@ def test_what_is_said_once_is_not_kept() -> None:
         describe(descriptions, a_batch([a_request("a")], [], names=["a"]), group)
 
     assert len(descriptions._known) <= MAX_KNOWN
+
+
+def test_who_asks_is_said_as_it_is_in_each_step() -> None:
+    """The same tensors may be asked for by another line, or by two."""
+    descriptions, group, requests = Descriptions(), Group(), [a_request("a"), a_request("b")]
+    calls = [Call("user", blocking=False, where=f"train.py:{line}") for line in (1, 2)]
+    said = []
+    for asked in ([calls[0], calls[0]], [calls[1], calls[1]], calls):
+        batch = a_batch(requests, [0, 2])
+        for entry, call in zip(batch.entries, asked, strict=True):
+            entry.handle.call = call
+        said.append(describe(descriptions, batch, group)["where"])
+
+    assert said == ["train.py:1", "train.py:2", "mixed"]
