@@ -39,7 +39,7 @@ def build(name: str) -> Any:
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
 
     mesh = init_device_mesh("cpu", (2,))
-    for layer in net[::2]:
+    for layer in list(net)[::2]:
         fully_shard(layer, mesh=mesh)
     return fully_shard(net, mesh=mesh)
 
