@@ -10,17 +10,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ...timeline.record import recorder
-from ...timeline.record.shard_format import describe_calls
 from ...timeline.vocabulary import Category, LaneKind
 from .binding import Binding, Pending, ProcessGroup
 from .control.messages import Response
+from .descriptions import Descriptions, nbytes_of
 from .in_flight import InFlight, left_of
 from .kinds import Kind
-from .operations import ReduceOp
-from .work import Batch, Buffer, Completions, Entry, whole_of
+from .work import Batch, Completions, Entry
 
 _log = logging.getLogger("tlkit.runtime")
 
@@ -45,6 +43,7 @@ class Executor:
         self._connecting = False
         self._stopping = False
         self._aborted: str | None = None
+        self._descriptions = Descriptions()
         self._worker = 0
         """The thread that executes a batch, 0 for none."""
         self._last_end_ns = 0
@@ -222,7 +221,8 @@ class Executor:
             return
         kind, opened = entries[0].request.kind, None
         if kind.recorded:
-            opened = recorder.begin(Category.COLLECTIVE, kind.span, LaneKind.COMMUNICATION, payload=_nbytes(batch))
+            payload = None if recorder.nvtx() is None else nbytes_of(batch)
+            opened = recorder.begin(Category.COLLECTIVE, kind.span, LaneKind.COMMUNICATION, payload=payload)
         # The flows of its tensors end at the very beginning of the span.
         start_ns = recorder.now_ns() if opened is None else opened.start_ns
         error: str | None = None
@@ -242,7 +242,7 @@ class Executor:
         pending: Pending | None = None
         failed: Exception | None = None
         if nvtx is not None and kind.recorded:
-            nvtx.push(Category.COLLECTIVE, kind.span, _nbytes(batch))
+            nvtx.push(Category.COLLECTIVE, kind.span, nbytes_of(batch))
         try:
             pending = self._operate(kind, batch)
         except Exception as failure:  # as above
@@ -328,10 +328,13 @@ class Executor:
             kind = batch.entries[0].request.kind
             on_device = batch.entries[0].request.device != "cpu" and kind.recorded and not batch.response.error
             is_shown = opened is not None or on_device
+            args = None
+            if is_shown:
+                group = self.groups[batch.response.process_set]
+                args = self._descriptions.describe(batch, group, error, device_ns)
             if opened is not None:
-                recorder.end(opened, self._describe(batch, error, None))
+                recorder.end(opened, args)
             elif on_device:
-                args = self._describe(batch, error, device_ns)
                 recorder.complete(LaneKind.COMMUNICATION, Category.COLLECTIVE, kind.span, *times_ns, args)
             writer = recorder.timeline()
             if writer is not None and writer.keeps_tensors:
@@ -340,38 +343,6 @@ class Executor:
                 writer.carried(batch.entries, response.process_set, response.seq, all_ns, executed=is_shown)
         except Exception:
             _log.exception("a collective could not be put on the timeline")
-
-    def _describe(self, batch: Batch, error: str | None, device_ns: int | None) -> dict[str, Any]:
-        """Args of the span of an executed collective (docs/timeline-format.md).
-
-        Args:
-            device_ns: when the device was there, where one does it: hosts ask long before, and say nothing of who is late.
-        """
-        writer = recorder.timeline()
-        response, request = batch.response, batch.entries[0].request
-        group = self.groups[response.process_set]
-        args: dict[str, Any] = {
-            "seq": response.seq,
-            "process_set": response.process_set,
-            "dtype": request.dtype,
-            "bytes": _nbytes(batch),
-            "tensors": len(batch.entries),
-            "algorithm": "control" if response.results else group.algorithm(request.device),
-        }
-        callers, submitted_ns = recorder.origins(batch.entries)
-        args |= describe_calls(callers)
-        if response.process_set:
-            args["ranks"] = list(group.ranks)
-        if request.kind.reduces:
-            args["op"] = ReduceOp(request.op).name.lower()
-        if writer is not None:
-            args["submitted"] = writer.ts(submitted_ns if device_ns is None else device_ns)
-            args["negotiated"] = writer.ts(batch.negotiated_ns)
-            if response.arrivals_ns and device_ns is None:
-                args["arrivals"] = [writer.ts(at_ns) for at_ns in response.arrivals_ns]
-        if error is not None:
-            args["error"] = error
-        return args
 
 
 class _Over:
@@ -384,11 +355,6 @@ class _Over:
         """See `Pending`."""
         if self._failure is not None:
             raise self._failure
-
-
-def _nbytes(batch: Batch) -> int:
-    whole: Buffer | None = whole_of(batch.entries)
-    return sum([entry.tensor.nbytes for entry in batch.entries]) if whole is None else whole.nbytes
 
 
 def _explain(batch: Batch, failure: Exception) -> str:

@@ -8,6 +8,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -94,8 +95,7 @@ class UnderWay:
         """Of its span."""
         self._token = [None]
         self._nvtx = recorder.nvtx()
-        nbytes = sum(tensor.nbytes for tensor in tensors)
-        self._range = None if self._nvtx is None else self._nvtx.start(Category.COLLECTIVE, name, nbytes)
+        self._range = None if self._nvtx is None else self._nvtx.start(Category.COLLECTIVE, name, _nbytes_of(tensors))
         self._begun = None if self._device is None else self._device.mark()
         self._submitted_ns = recorder.now_ns()
 
@@ -170,13 +170,12 @@ class Collective(UnderWay):
             described = group_of(group)
             seq, described.seq = described.seq, described.seq + 1
         super().__init__(kind.upper(), tensors, described)
+        self._of_a_wait: dict[str, Any] = {"seq": seq, "process_set": described.number, **describe_calls((call,))}
         self.args = {
-            "seq": seq,
-            "process_set": described.number,
-            "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
-            "bytes": sum(tensor.nbytes for tensor in tensors),
+            **self._of_a_wait,
+            "dtype": _dtype_name(tensors[0].dtype) if tensors else "",
+            "bytes": _nbytes_of(tensors),
             "algorithm": described.backend,
-            **describe_calls((call,)),
         }
         if counted:
             self.args["tensors"] = len(tensors)
@@ -184,6 +183,10 @@ class Collective(UnderWay):
             self.args["ranks"] = described.ranks
         if op:
             self.args["op"] = op
+
+    def wait_args(self) -> dict[str, Any]:
+        """See `UnderWay`; all of it is known from the beginning."""
+        return {"name": self._name, **self._of_a_wait}
 
     def _order(self) -> SpanOrder:
         group: ProcessGroupContext = self._group
@@ -258,5 +261,20 @@ def forget() -> None:
 def reduction(op: Any) -> str:
     """`sum`, `average` and so on, as a shard has them."""
     op = getattr(op, "op", op)  # options of a process group hold it inside an object of C++
-    name = "sum" if op is None else str(getattr(op, "name", op)).rpartition(".")[2].lower()
+    return "sum" if op is None else _reduction_name(op)
+
+
+@cache
+def _reduction_name(op: Any) -> str:
+    """Of a member of an enum of C++, which looks its own name up in Python, one member after the other."""
+    name = str(getattr(op, "name", op)).rpartition(".")[2].lower()
     return {"avg": "average", "premul_sum": "sum"}.get(name, name)
+
+
+@cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _nbytes_of(tensors: Sequence[torch.Tensor]) -> int:
+    return sum([tensor.nbytes for tensor in tensors])

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from ..kinds import Kind
 from .ledger import Ledger, Stalled
 from .messages import Ready, Request, Response, Work, from_ranges
 from .receipts import Receipts
+from .submission_times import times_of
 from .values import Combine
 
 #: Characters of names, and bytes of results, in a message.
@@ -119,12 +119,11 @@ class Coordinator:
             ValueError: the rank asks for a process set that it is not in, or twice for the same.
         """
         self.receipts.note(rank, message.done)
-        times = None
-        if message.times:
-            times = np.frombuffer(message.times, "<i8") + offset_ns
+        counts = {number: sum(ranges[1::2]) for number, ranges in message.known.items()}
         position = len(message.fresh)
+        times = times_of(message.times, offset_ns, position + sum(counts.values()))
         for number, ranges in message.known.items():
-            count = sum(ranges[1::2])
+            count = counts[number]
             part = None if times is None else times[position : position + count]
             position += count
             ledger = self._ledgers.get(number)
@@ -141,7 +140,7 @@ class Coordinator:
             else:
                 raise ValueError(f"rank {rank} asks for process set {number}, which there is not")
         for place, request in enumerate(message.fresh):
-            at_ns = 0 if times is None else int(times[place])
+            at_ns = 0 if times is None else times[place]
             ledger = self._ledgers.get(request.process_set)
             if ledger is None:
                 self._refuse(rank, request)

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from ..fusion import Negotiated, fuse, in_order
 from ..kinds import Kind
 from ..operations import ReduceOp
 from .consistency import find_disagreement
 from .messages import Request, Response, to_ranges
 from .response_cache import Asked, CachedBatch, ResponseCache
+from .submission_times import Times
 from .values import Combine, Values, batches
 
 JOIN_NAME: Final = "join.noname"
@@ -111,7 +110,7 @@ class Ledger:
         self._ask_all(self._cache.renegotiate(request.name), now_ns)
         self._ask(rank, request, at_ns, now_ns)
 
-    def ask_known(self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None, now_ns: int) -> None:
+    def ask_known(self, rank: int, ranges: Sequence[int], times_ns: Times | None, now_ns: int) -> None:
         """`rank` asks for tensors by id (see `ResponseCache.ask`)."""
         for of_rank, request, at_ns in self._cache.ask(rank, ranges, times_ns):
             # Others may have asked by the number that the tensor has got since.

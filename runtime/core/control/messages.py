@@ -5,7 +5,8 @@ steady state a tensor is one small integer in either direction: the id that the 
 first saw it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -98,8 +99,8 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
     fresh: list[Request]
     known: dict[int, list[int]]
     """Requests that the coordinator has seen from this rank before: by process set, as ranges of ids (`to_ranges`)."""
-    times: bytes = b""
-    """When each was submitted, fresh ones first, on this rank's clock (int64, ns, little-endian); empty without a timeline."""
+    times: list[int] = []
+    """When each was submitted, fresh ones first, on this rank's clock (ns, as `to_runs` writes it); empty without a timeline."""
     done: int = 0
     """How many responses this rank has executed, of all that it was ever told."""
     values: dict[int, bytes] = {}
@@ -225,8 +226,17 @@ def from_ranges(ranges: Sequence[int]) -> list[int]:
     return [number for start, count in pairs(ranges) for number in range(start, start + count)]
 
 
+def to_runs(times_ns: Iterable[int]) -> list[int]:
+    """Write times as count, time, count, time and so on.  Gradients of a bucket are submitted at one time, which is one run.
+
+    >>> to_runs([7, 7, 7, 9])
+    [3, 7, 1, 9]
+    """
+    return [number for at_ns, same in groupby(times_ns) for number in (len(list(same)), at_ns)]
+
+
 def pairs(ranges: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Start and count of each range."""
+    """Start and count of each range; count and time of each run."""
     return zip(ranges[::2], ranges[1::2], strict=True)
 
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from ..fusion import Negotiated, fuse, in_order
 from . import bits
 from .messages import Request, from_ranges, to_ranges
+from .submission_times import SubmissionTimes, Times
 
 #: Plans that are kept; a training repeats a few, and one that never repeats must not fill the memory.
 _MAX_PLANS: Final = 256
@@ -82,7 +81,7 @@ class ResponseCache:
         self.ready_nbytes = 0
         self._nbytes_of: dict[int, int] = {}
         self._plans: dict[int, list[CachedBatch]] = {}
-        self._times: np.ndarray | None = None
+        self._times = SubmissionTimes(len(self._ranks))
         self._waiting_since: dict[int, int] = {}
 
     @property
@@ -97,7 +96,7 @@ class ResponseCache:
 
     # Asking.
 
-    def ask(self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None) -> list[Asked]:
+    def ask(self, rank: int, ranges: Sequence[int], times_ns: Times | None) -> list[Asked]:
         """`rank` asks for tensors by id.
 
         Args:
@@ -117,8 +116,8 @@ class ResponseCache:
         asked = bits.of_ranges(ranges, self._base)
         if asked & ~self._valid:
             raise ValueError(f"rank {rank} requests an id that no tensor has")
-        if times_ns is not None or self._times is not None:
-            self._note_times(row, ranges, times_ns)
+        if times_ns is not None or self._times.are_told:
+            self._times.note(row, ranges, self._base, times_ns, self._next_id - self._base)
         slow = asked & self._slow
         renegotiated = [self._asked(rank, offset) for offset in bits.members(slow)]
         asked &= ~slow
@@ -136,8 +135,8 @@ class ResponseCache:
         return gone + renegotiated
 
     def _take_gone(
-        self, rank: int, ranges: Sequence[int], times_ns: np.ndarray | None
-    ) -> tuple[Sequence[int], np.ndarray | None, list[Asked]]:
+        self, rank: int, ranges: Sequence[int], times_ns: Times | None
+    ) -> tuple[Sequence[int], Times | None, list[Asked]]:
         """Requests for tensors that were forgotten, and the rest."""
         ids = from_ranges(ranges)
         if not any(number in self._gone or number < self._base for number in ids):
@@ -147,13 +146,13 @@ class ResponseCache:
         for position, number in enumerate(ids):
             requests = self._gone.get(number)
             if requests is not None:
-                asked.append((rank, requests[rank], 0 if times_ns is None else int(times_ns[position])))
+                asked.append((rank, requests[rank], 0 if times_ns is None else times_ns[position]))
             elif number < self._base:
                 raise ValueError(f"rank {rank} requests an id that no tensor has")
             else:
                 kept.append(position)
         left = to_ranges([ids[position] for position in kept])
-        return left, None if times_ns is None else times_ns[kept], asked
+        return left, None if times_ns is None else [times_ns[position] for position in kept], asked
 
     def describe(self, rank: int, ranges: Sequence[int]) -> list[Request]:
         """What `rank` means by these ids.
@@ -171,22 +170,8 @@ class ResponseCache:
         return described
 
     def _asked(self, rank: int, offset: int) -> Asked:
-        at_ns = 0 if self._times is None else int(self._times[self._row[rank], offset])
-        return rank, self._known[self._base + offset].requests[rank], at_ns
-
-    def _note_times(self, row: int, ranges: Sequence[int], times_ns: np.ndarray | None) -> None:
-        width = self._next_id - self._base
-        if self._times is None or self._times.shape[1] < width:
-            grown = np.zeros((len(self._ranks), max(64, 2 * width)), np.int64)
-            if self._times is not None:
-                grown[:, : self._times.shape[1]] = self._times
-            self._times = grown
-        position = 0
-        for start, count in zip(ranges[::2], ranges[1::2], strict=True):
-            first = start - self._base
-            told = 0 if times_ns is None else times_ns[position : position + count]
-            self._times[row, first : first + count] = told
-            position += count
+        known = self._known[self._base + offset]
+        return rank, known.requests[rank], self._times.of_rank(self._row[rank], offset)
 
     def _count_nbytes(self, ids: int) -> int:
         nbytes = self._nbytes_of.get(ids)
@@ -304,7 +289,7 @@ class ResponseCache:
         self._done_parity >>= count
         self._asked_parity = [parity >> count for parity in self._asked_parity]
         self._tally.drop_lowest(count)
-        self._times = None if self._times is None else np.ascontiguousarray(self._times[:, count:])
+        self._times.drop_lowest(count)
         self._plans.clear()
         self._nbytes_of.clear()
 
@@ -342,23 +327,19 @@ class ResponseCache:
         number = self._id_of.get(name)
         if number is None or not self._ready >> (number - self._base) & 1:
             return None
-        return self._known[number].negotiated, self._told_ns(number - self._base)
+        return self._known[number].negotiated, self._times.of(number - self._base)
 
     def withdraw(self, number: int) -> None:
         """A tensor that is ready is answered otherwise."""
         self._ready &= ~(1 << (number - self._base))
         self.ready_nbytes -= self._known[number].negotiated.nbytes
 
-    def _told_ns(self, offset: int) -> tuple[int, ...]:
-        times = self._times
-        return (0,) * len(self._ranks) if times is None else tuple(map(int, times[:, offset]))
-
     def take_singly(self) -> dict[int, tuple[Negotiated, tuple[int, ...]]]:
         """What all ranks have asked for, with when each rank did (0 if it does not say), by id."""
         ready, self._ready, self.ready_nbytes = self._ready, 0, 0
         taken = {}
         for offset in bits.members(ready):
-            taken[self._base + offset] = self._known[self._base + offset].negotiated, self._told_ns(offset)
+            taken[self._base + offset] = self._known[self._base + offset].negotiated, self._times.of(offset)
         return taken
 
     def _plan(self, ready: int, threshold_nbytes: int) -> Iterator[CachedBatch]:
@@ -373,10 +354,7 @@ class ResponseCache:
 
     def arrivals_ns(self, batch: CachedBatch) -> list[int]:
         """When each rank had asked for the last tensor of a batch; empty if some rank does not say."""
-        if self._times is None:
-            return []
-        told = self._times[:, [number - self._base for number in batch.ids]]
-        return told.max(axis=1).tolist() if told.all() else []
+        return self._times.last(batch.ranges, self._base)
 
     # Stalls.
 

@@ -5,15 +5,13 @@ control plane.
 """
 
 import itertools
-import sys
 import threading
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..errors import SHUT_DOWN, HorovodInternalError
-from .messages import Ready, Request, Response, Work, from_ranges, to_ranges
+from .messages import Ready, Request, Response, Work, from_ranges, to_ranges, to_runs
 
 if TYPE_CHECKING:
     from ..work import Entry
@@ -190,7 +188,7 @@ class TensorTable:
                 break
         if not fresh and not known:
             return None
-        times = _packed([*fresh_ns, *itertools.chain.from_iterable(known_ns.values())]) if timed else b""
+        times = to_runs(itertools.chain(fresh_ns, *known_ns.values())) if timed else []
         ranges = {number: to_ranges(ids) for number, ids in known.items()}
         values = _by_place(len(fresh), fresh_values, known, known_values)
         return Ready(fresh, ranges, times, done, values)
@@ -288,14 +286,6 @@ class TensorTable:
     def closed(self) -> str | None:
         """Why nothing can be submitted any more; None while it can."""
         return self._closed
-
-
-def _packed(times_ns: Sequence[int]) -> bytes:
-    """Times as `Ready.times` has them."""
-    packed = array("q", times_ns)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
 
 
 def _by_place(

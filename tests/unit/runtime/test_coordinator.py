@@ -1,7 +1,6 @@
 """The negotiation, replayed without sockets."""
 
 import random
-from array import array
 from itertools import permutations
 
 import pytest
@@ -13,7 +12,7 @@ from tests.fuzzing import examples
 from tlkit.runtime.core.control import bits
 from tlkit.runtime.core.control.consistency import find_disagreement
 from tlkit.runtime.core.control.coordinator import Coordinator
-from tlkit.runtime.core.control.messages import Ready, Request, Response, Work, from_ranges, to_ranges
+from tlkit.runtime.core.control.messages import Ready, Request, Response, Work, from_ranges, to_ranges, to_runs
 from tlkit.runtime.core.control.tensor_table import TensorTable
 from tlkit.runtime.core.errors import HorovodInternalError
 from tlkit.runtime.core.kinds import Kind
@@ -45,7 +44,7 @@ def ask(name: str, at_ns: int, **changes: object) -> Ready:
 
 def ready(requests: list[Request], times_ns: list[int]) -> Ready:
     """A message that asks for tensors in full."""
-    return Ready(requests, {}, array("q", times_ns).tobytes())
+    return Ready(requests, {}, to_runs(times_ns))
 
 
 def tell(mind: Coordinator, rank: int, message: Ready, offset_ns: int = 0) -> None:

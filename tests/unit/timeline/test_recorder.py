@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tlkit.timeline.errors import TraceError
 from tlkit.timeline.record import recorder
@@ -245,3 +247,13 @@ def test_a_forked_child_does_not_record(shard: Path) -> None:
 def test_ranks_write_beside_each_other(base: str, rank: int, expected: str) -> None:
     """Rank 0 takes the name that was asked for."""
     assert shard_path(base, rank) == Path(expected)
+
+
+@given(st.integers(-(10**12), 2**52), st.integers(0, 2**40))
+def test_a_time_among_args_has_three_decimals(at_ns: int, origin_ns: int) -> None:
+    """As every other time of the file, and without being rounded: no nanosecond is lost."""
+    writer = ShardWriter("t.json", header(origin_ns=origin_ns))
+    text = json.dumps(writer.ts(at_ns))
+
+    assert len(text.partition(".")[2]) <= 3
+    assert round(float(text) * 1e3) == at_ns - origin_ns
