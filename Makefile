@@ -25,35 +25,26 @@ THREE := -n 3 --dist loadfile --no-loadscope-reorder
 # said; a fault that is there fails again.  Unit tests get none.
 AGAIN := --last-failed --last-failed-no-failures none -p no:xdist
 AGAIN_SAYS := Again, one at a time, what has failed:
+REAL := tests/integration tests/attack
+test: $(VENV)/ready
+	@unit=0; $(BIN)/python -m pytest -q $(TWO) tests/unit || unit=$$?; \
+	$(BIN)/python -m pytest -q $(THREE) $(REAL) || { \
+	    echo "$(AGAIN_SAYS)"; $(BIN)/python -m pytest -q $(AGAIN) $(REAL); \
+	} && exit $$unit
+
 # Measured are the branches of timeline/ and collector/: by the unit tests, and by those of what runs between processes (servers,
 # senders, remote files) or reads damaged files.  Tests with ranks that train are left out: the trace function of coverage would be
 # a finding in what they record.
 COVERED := 95
 MEASURE := --cov --cov-append --cov-report=
 BETWEEN := tests/attack/test_readers.py $(patsubst %,tests/integration/test_%.py,apart collector nvtx pushing remote scale_out)
-REAL := tests/integration tests/attack $(addprefix --ignore=,$(BETWEEN))
-define tests
-rm -f .coverage; failed=0; \
-$(BIN)/python -m pytest -q $(TWO) $(MEASURE) tests/unit || failed=1; \
-$(BIN)/python -m pytest -q $(TWO) $(MEASURE) $(BETWEEN) || { \
-    echo "$(AGAIN_SAYS)"; $(BIN)/python -m pytest -q $(AGAIN) $(BETWEEN); \
-} || failed=1
-endef
-define covered
-for folder in timeline collector; do \
-    $(BIN)/coverage report --skip-covered --include="$$folder/*" --fail-under=$(COVERED) || failed=1; \
-done; exit $$failed
-endef
-test: $(VENV)/ready
-	@$(tests); \
-	$(BIN)/python -m pytest -q $(THREE) $(REAL) || { \
-	    echo "$(AGAIN_SAYS)"; $(BIN)/python -m pytest -q $(AGAIN) $(REAL); \
-	} || failed=1; \
-	$(covered)
-
 coverage: $(VENV)/ready
-	@$(tests); \
-	$(covered)
+	@rm -f .coverage; failed=0; \
+	$(BIN)/python -m pytest -q $(TWO) $(MEASURE) tests/unit || failed=1; \
+	$(BIN)/python -m pytest -q $(TWO) $(MEASURE) $(BETWEEN) || failed=1; \
+	for folder in timeline collector; do \
+	    $(BIN)/coverage report --skip-covered --include="$$folder/*" --fail-under=$(COVERED) || failed=1; \
+	done; exit $$failed
 
 # TensorFlow, Keras and JAX are gigabytes, and nothing else needs them: an environment of their own.
 FRAMEWORKS := .venv-frameworks
