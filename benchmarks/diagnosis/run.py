@@ -28,10 +28,11 @@ from hard_cases import HARD_CASES
 from judging import Report, analyse_all
 from plain_cases import PLAIN_CASES
 from recorded import Job, is_recorded, mean_step_ms, record_all
+from seventh_cases import SEVENTH_STRANGERS
 from sixth_cases import SIXTH_STRANGERS
 
 CASES = PLAIN_CASES + HARD_CASES + FRESH_CASES + STRANGERS + MORE_STRANGERS + THIRD_STRANGERS + FOURTH_STRANGERS
-CASES += FIFTH_STRANGERS + SIXTH_STRANGERS
+CASES += FIFTH_STRANGERS + SIXTH_STRANGERS + SEVENTH_STRANGERS
 SETS = {
     "all": CASES,
     "plain": PLAIN_CASES,
@@ -43,6 +44,7 @@ SETS = {
     "fourth": FOURTH_STRANGERS,
     "fifth": FIFTH_STRANGERS,
     "sixth": SIXTH_STRANGERS,
+    "seventh": SEVENTH_STRANGERS,
 }
 MAX_HEALTHY_GAIN = 0.05
 """What a healthy run may be promised."""
