@@ -15,7 +15,7 @@ from ..timeline.model.trace import TABLES, Trace
 from ..timeline.read.open import open_trace
 from ..timeline.vocabulary import Category
 from .facts import Facts, shares_clock
-from .findings import Finding, Rule, rules_for
+from .findings import WORTH_RATIO, Finding, Rule, rules_for
 from .findings.doubt import doubt_note, doubted, promises_gains
 from .findings.freed_cores import with_freed_cores
 from .findings.incomplete import only_told
@@ -157,6 +157,8 @@ def analyze(
         told += only_told(facts, condition, unexplained(facts, told))
     findings, plan = make_plan(facts, with_places(facts, with_freed_cores(facts, told)))
     verdict = choose_verdict(facts, findings, condition)
+    if verdict.class_ == "healthy":  # its sentence says what more there is
+        findings, plan = [one for one in findings if one.predicted_gain <= WORTH_RATIO], ()
     note = doubt_note(facts)
     in_steps = facts.in_steps(facts.collectives) if found.count else facts.collectives
     return Analysis(

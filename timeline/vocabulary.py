@@ -58,6 +58,7 @@ class CostlySetting(StrEnum):
     MOSTLY_ZERO_GRADIENTS = "mostly-zero-gradients"
     COMPUTED_AGAIN = "computed-again"
     BACKWARD_AGAIN = "backward-again"
+    ZERO_GRADIENTS = "zero-gradients"
 
 
 class LaneKind(StrEnum):
@@ -129,6 +130,8 @@ PROCESS_CPU_COUNTER: Final = "step process_cpu_ns"
 """How long all threads of the process have run in the step that ends."""
 INPUT_COUNTER: Final = "input elements"
 """Elements of the tensors handed to the outermost module's forward; at the beginning of the span."""
+LOSS_COUNTER: Final = "loss of backward %"
+"""How much of backward goes through what the script computes outside of modules, in some steps."""
 PROCESS_CPU: Final = "process cpu %"
 """Of one core: 200 for two."""
 HOST_CPU: Final = "host cpu %"
@@ -198,6 +201,7 @@ CALLERS: Final = (
     "norm",  # SyncBatchNorm
     "user",  # a call in the user's own code
     "barrier",
+    "group",  # making a process group, which all ranks do together
     "join",
 )
 MIXED: Final = "mixed"

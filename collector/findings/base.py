@@ -12,6 +12,11 @@ from ..model.arrays import Floats
 #: A finding that predicts no more than this is not worth a change.
 WORTH_RATIO: Final = 0.05
 
+#: Communication that is only much for what the run computes: fewer bytes, or fewer reductions, are another training, and no mend.
+#: Below this share of the step nothing is wrong with it, unless there is a network between hosts, which may be slow.
+WORTH_OF_MODEL: Final = 0.12
+_OF_MODEL: Final = frozenset({"bandwidth-bound", "exposed-communication"})
+
 #: What a change of the model, or of how gradients are reduced, counts beside what departs from the usual (order.py).
 OF_MODEL: Final = 0.5
 #: The same for another transport, which makes any communication quicker.
@@ -52,6 +57,16 @@ class Finding:
         from ..reports.html import finding_cell  # noqa: PLC0415  reports are drawn from findings
 
         return finding_cell(self)
+
+
+def worth_of_model(facts: Facts) -> float:
+    """What communication has to gain that is only much for what the run computes."""
+    return WORTH_RATIO if len(set(facts.trace.meta.hosts.values())) > 1 else WORTH_OF_MODEL
+
+
+def is_worth_a_change(facts: Facts, finding: Finding) -> bool:
+    """Whether what a finding predicts makes a run one that something is wrong with."""
+    return finding.predicted_gain > (worth_of_model(facts) if finding.cause in _OF_MODEL else WORTH_RATIO)
 
 
 #: Of so many steps two are few, if they have this much of what is lost.

@@ -8,7 +8,7 @@ import pandas as pd
 from ..facts import Facts
 
 #: Callers that are user code; the runtime's own are the gradients, SyncBatchNorm and the like.
-USER: Final = ("user", "object", "barrier", "parameters")
+USER: Final = ("user", "object", "barrier", "group", "parameters")
 #: Parameters are broadcast by user code, and gathered before each layer where a library has divided them over the ranks.
 PARAMETERS: Final = "parameters"
 GATHERED: Final = "allgather"

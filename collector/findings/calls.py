@@ -1,4 +1,4 @@
-"""Blocking calls of user code: metrics that are averaged one by one, objects that are broadcast, barriers, in every step."""
+"""Blocking calls of user code, step after step: metrics averaged one by one, objects broadcast, barriers, new groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .transport import lacks_cores
 
 #: What is done every so many steps instead is as good as gone.
 SELDOM: Final = 50
-#: Buffers that DDP broadcasts in every step belong to a healthy run, as long as they cost less than this.
+#: Small buffers that DDP broadcasts in every step belong to a healthy run, as long as they cost less than this.
 MIN_OF_BUFFERS: Final = 0.15
 #: Calls with no more than this between them belong to one burst, with the code in between (pickling, .item()).
 BURST_NS: Final = 5_000_000
@@ -31,6 +31,7 @@ class _Words:
     cause: str
     what: str
     remedy: str
+    verb: str = "calls"
 
 
 _WORDS: Final = {
@@ -49,6 +50,12 @@ _WORDS: Final = {
         "barriers",
         "barrier{s}",
         "Take the barriers out: the gradients' own reduction keeps the ranks together.",
+    ),
+    "group": _Words(
+        "process-groups-made",
+        "process group{s}",
+        "Make process groups once, before training, and use them in every step; make one anew only if its ranks change.",
+        verb="makes",
     ),
     "parameters": _Words(
         "repeated-broadcasts",
@@ -86,7 +93,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     gone = mine & (step % SELDOM != 0) if facts.steps.count > SELDOM else mine
     work = {str(Category.OTHER): _without_code(facts, mine, around=caller == "object")}
     outcome = facts.outcome(Change(gone=gone, work=work))
-    if outcome.gain < (MIN_OF_BUFFERS if are_buffers else WORTH_RATIO / 2):
+    if outcome.gain < (MIN_OF_BUFFERS if are_small else WORTH_RATIO / 2):
         return None
     by_step = np.bincount(step[mine], minlength=facts.steps.count).astype(float)
     pattern = find_pattern(by_step, facts.steps.numbers)
@@ -94,6 +101,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     places = sorted({operations.where[row] for row in np.flatnonzero(mine).tolist()} - {""})
     lines = f" ({', '.join(shorten(place, 60) for place in places[:MAX_PLACES])})" if places else ""
     count = round(usual)
+    what = words.what.format(s="" if count == 1 else "s")
     return promise(
         outcome,
         class_="communication",
@@ -112,8 +120,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
         },
         remedy=words.remedy,
         sentence=(
-            f"The training calls {count} {words.what.format(s='' if count == 1 else 's')} {pattern.words}{lines} and waits for "
-            f"{'it' if count == 1 else 'each'}: "
+            f"The training {words.verb} {count} {what} {pattern.words}{lines} and waits for {'it' if count == 1 else 'each'}: "
             f"{milliseconds(outcome.mean_saved_ns)} of each {milliseconds(facts.mean_step_ns)} step."
         ),
     )

@@ -1,7 +1,7 @@
-"""What every rank computes more than once in a step: modules with the same input and weights, passes of backward over one graph.
+"""What every rank computes for nothing: modules again with the same input and weights, passes of backward over one graph, zeros.
 
 The recording compares the calls of some steps (runtime/instrument/repeats.py) and tells which share of forward and backward
-repeats what the step has done before.
+repeats what the step has done before, or has gradients that are all zero.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,15 @@ _MAX_NAME: Final = 60
 _ABOUT: Final = {
     CostlySetting.COMPUTED_AGAIN: "Each step computes the same more than once, by modules with the same input and weights",
     CostlySetting.BACKWARD_AGAIN: "Each step goes backward through the same graph more than once (retain_graph=True)",
+    CostlySetting.ZERO_GRADIENTS: "Each step goes forward and backward through modules whose gradients are all zero",
 }
 
 
 class ComputedAgain:
-    """Calls and passes that repeat what the same step has done before, on all ranks."""
+    """Calls and passes that repeat what the same step has done before, or change nothing, on all ranks."""
 
     def find(self, facts: Facts) -> Sequence[Finding]:
-        """At most two findings; of one rank alone it is why that rank is slow (root_cause.py)."""
+        """At most three findings; of one rank alone it is why that rank is slow (root_cause.py)."""
         if facts.replay is None or facts.breakdown.on_device:  # shares are of the host's time
             return []
         found = (_finding(facts, setting) for setting in _ABOUT if facts.is_on_all(setting))

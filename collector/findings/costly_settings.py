@@ -84,9 +84,17 @@ _WORDS: Final = {
         "goes through what the losses have in common for each of them",
         "one backward() of the sum of the losses; if the gradient of each loss is needed, every few steps, or of one layer only",
     ),
+    CostlySetting.ZERO_GRADIENTS: _Words(
+        "modules whose gradients are all zero",
+        "go forward and backward in vain",
+        "do not run what has no weight in the loss, or leave it out of the model; if it should be trained, look for what makes "
+        "its gradients zero (a weight of 0, a mask, a ReLU that never fires)",
+    ),
 }
 #: Those with a finding of their own (computed_again.py).
-_ELSEWHERE: Final = frozenset({CostlySetting.COMPUTED_AGAIN, CostlySetting.BACKWARD_AGAIN})
+_ELSEWHERE: Final = frozenset(
+    {CostlySetting.COMPUTED_AGAIN, CostlySetting.BACKWARD_AGAIN, CostlySetting.ZERO_GRADIENTS}
+)
 
 
 class CostlySettings:

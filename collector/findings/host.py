@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from ...timeline.vocabulary import Category
+from ...timeline.vocabulary import LOSS_COUNTER, Category
 from ..facts import Facts, Outcome
 from ..model.arrays import Mask
 from ..model.common import common_to_all
@@ -39,8 +39,9 @@ class HostCode:
         if facts.replay is None or facts.breakdown.on_device:
             return []
         own = 1 - _step_share(facts)
-        host_ns = own * facts.part(_OTHER).astype(float)
-        common_ns = own * _common(facts)
+        loss_ns = _loss_ns(facts)
+        host_ns = np.maximum(own * facts.part(_OTHER).astype(float) - loss_ns, 0.0)
+        common_ns = np.maximum(own * _common(facts) - loss_ns.min(axis=0), 0.0)
         step_ns = facts.mean_step_ns
         beyond_ns = np.maximum(_beyond_ordinary(common_ns, step_ns), common_to_all(_long_holes(facts)))
         of_input = min(input_share(facts) / max(own, 1e-9), 1.0)
@@ -89,6 +90,21 @@ def _step_share(facts: Facts) -> float:
     # fit() calls nothing else; a line of a loop may call a compiled step, or operations one by one.
     as_long = 0.0 if facts.trace.meta.framework == "keras" else CALLS_STEP
     return float(facts.code.inside_ratio(_OTHER, rows, _FRAMEWORKS, beside, as_long).min())
+
+
+def _loss_ns(facts: Facts) -> np.ndarray:
+    """What the script's own loss, between the model's forward and backward, takes of the loop: about float[rank, step].
+
+    Operators take about as long forward as backward, or less, and of backward it is known how much is the loss's.
+    """
+    backward = facts.part(str(Category.BACKWARD)).astype(float)
+    shares = (
+        facts.trace.counters[facts.trace.counters["name"] == LOSS_COUNTER]
+        .groupby("rank", observed=True)["value"]
+        .median()
+    )
+    by_rank = np.array([float(shares.get(rank, 0.0)) / 100 for rank in facts.ranks])
+    return by_rank[:, None] * backward
 
 
 def _of_input(facts: Facts, outcome: Outcome, pattern: Pattern, spent_ns: float) -> Finding:

@@ -33,6 +33,7 @@ OF_THE_SCRIPT: Final = frozenset(
         "blocking-calls",
         "no-overlap",
         "object-collectives",
+        "process-groups-made",
         "reduced-in-every-pass",
         "repeated-broadcasts",
     }

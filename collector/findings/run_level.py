@@ -17,7 +17,8 @@ from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, promise
 from .host import input_share
-from .transport import SLICES_IN_A_ROW, lacks_cores, within_time_slice
+from .slower_cores import ALIKE, COMPUTED, MIN_COMPUTED, MIN_COMPUTED_PARTS, are_alike
+from .transport import SLICES_IN_A_ROW, is_one_host, lacks_cores, within_time_slice
 
 #: Fewer steps than this show neither trend nor rhythm.
 MIN_STEPS: Final = 12
@@ -37,17 +38,18 @@ CLEAR_TREND: Final = 3.5
 MAX_STEPS_BEFORE: Final = 0.5
 #: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
-#: Parts that take longer alike: so many of them, each with so much of a step, and the least by so much of what the most does.
+#: Parts that take longer alike: so many of them, each with so much of a step.
 MIN_PARTS: Final = 3
 MIN_PART: Final = 0.03
-ALIKE: Final = 0.4
-#: Cores that share theirs with another machine, or are hot, run half as fast at worst.
-MOST_SLOWER: Final = 1.0
+#: What neighbours on the same processor take from a run stays below this gain.
+MAX_OF_NEIGHBOURS: Final = 0.15
+#: Steps with more to compute take so many times more than the others; what takes longer is something else, such as compiling.
+MOST_VARIED: Final = 5.0
 _OF_CORES: Final = (
     "Look at the hosts: cores that are hot or save power (turbostat, cpupower frequency-info), another machine on the same host "
     "(steal in top), another program that needs the memory."
 )
-_COMPUTED: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER, Category.OTHER)))
+_COMPUTED: Final = (*COMPUTED, str(Category.OTHER))
 
 _CAUSES: Final = {
     "periodic": "periodic-stalls",
@@ -86,6 +88,8 @@ def _of_single_steps(facts: Facts, excess: np.ndarray) -> list[Finding]:
     pattern = find_pattern(excess, facts.steps.numbers)
     outcome = _without_growth(facts) if pattern.kind == "growing" else _without(facts, excess > 0)
     if outcome.gain < WORTH_RATIO / 2 or _is_chance(facts, excess, outcome):
+        return []
+    if is_more_of_the_same(facts, excess > 0, outcome):
         return []
     return [_describe(facts, excess, pattern, outcome)]
 
@@ -231,6 +235,24 @@ def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outco
     )
 
 
+def is_more_of_the_same(facts: Facts, hit: np.ndarray, outcome: Outcome) -> bool:
+    """Whether some steps are longer in all that the ranks compute, in proportion: nothing that is done besides, and no fault.
+
+    Either they are steps here and there, which have more to compute, larger inputs, more rounds, deeper trees; or for a while
+    cores are a little slower, as neighbours on a host make them.
+
+    Args:
+        hit: the steps, bool[step].
+        outcome: of these steps as the others.
+    """
+    ratios = _slower_by(facts, hit, COMPUTED, MIN_COMPUTED)
+    if len(ratios) < MIN_COMPUTED_PARTS:
+        return False
+    if find_pattern(hit.astype(float), facts.steps.numbers).kind == "sometimes" and are_alike(ratios, MOST_VARIED):
+        return True
+    return outcome.gain <= MAX_OF_NEIGHBOURS and is_one_host(facts) and are_alike(ratios)
+
+
 def are_slower_alike(facts: Facts, hit: np.ndarray) -> bool:
     """Whether all parts that the ranks compute take longer by about the same share in some steps, as on slower cores.
 
@@ -239,15 +261,26 @@ def are_slower_alike(facts: Facts, hit: np.ndarray) -> bool:
     Args:
         hit: the steps, bool[step].
     """
+    ratios = _slower_by(facts, hit, _COMPUTED, MIN_PART)
+    return len(ratios) >= MIN_PARTS and are_alike(ratios)
+
+
+def _slower_by(facts: Facts, hit: np.ndarray, parts: Sequence[str], least: float) -> list[float]:
+    """How much longer each part takes in some steps than in the others, as a share of it; none where more than cores differ.
+
+    Args:
+        hit: the steps, bool[step].
+        parts: of those, the ones that take at least the share `least` of a step.
+    """
     if facts.breakdown.on_device or hit.all() or _others_run_more(facts, hit):
-        return False
+        return []
     ratios = []
-    for part in _COMPUTED:
+    for part in parts:
         values = _in_common(facts, facts.worked(part).min(axis=0))
         usual = float(np.quantile(values[~hit], 0.3))
-        if usual >= MIN_PART * facts.mean_step_ns:
+        if usual >= least * facts.mean_step_ns:
             ratios.append(float(values[hit].mean()) / usual - 1)
-    return len(ratios) >= MIN_PARTS and 0 < max(ratios) <= MOST_SLOWER and min(ratios) >= ALIKE * max(ratios)
+    return ratios
 
 
 def _others_run_more(facts: Facts, hit: np.ndarray) -> bool:

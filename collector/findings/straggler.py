@@ -18,6 +18,7 @@ from ..predict.straggling import find_stragglers, longer_ns
 from .base import WORTH_RATIO, Finding, is_of_two_steps, promise
 from .framework_words import Advice, advise
 from .root_cause import UNKNOWN, root_cause
+from .slower_cores import is_on_slower_cores
 from .starved_rank import starved_rank
 from .transport import lacks_cores, others_take_cores, within_time_slice
 from .uneven import loading_like_others, of_even_batches
@@ -81,7 +82,7 @@ class SlowRanks:
             described = None if outcome.gain < MIN_GAIN else describe_slow_ranks(facts, excess, outcome)
             if described is None or _is_seldom(excess, described):
                 continue
-            if _is_other_load(facts, described) or _is_time_slice(facts, excess, described):
+            if is_the_machine_s(facts, excess, described):
                 continue
             found.append(described)
             named.update(excess.rows)
@@ -113,7 +114,7 @@ def next_slow_ranks(facts: Facts, change: Change, saved_ns: float, named: set[in
         if facts.outcome(change & without).mean_saved_ns - saved_ns < WORTH_RATIO * left_ns:
             continue
         found = describe_slow_ranks(facts, excess, facts.outcome(without))
-        if not _is_other_load(facts, found) and not _is_time_slice(facts, excess, found):
+        if not is_the_machine_s(facts, excess, found):
             return found
     return None
 
@@ -203,6 +204,22 @@ def _is_seldom(excess: Excess, finding: Finding) -> bool:
     if finding.outcome is None or finding.evidence.get("root_cause", {}).get("is") or finding.cause in _KNOWN:
         return False
     return is_of_two_steps(finding.outcome.saved_ns)
+
+
+def is_the_machine_s(facts: Facts, excess: Excess, finding: Finding) -> bool:
+    """Whether the machine explains what ranks are slower by: others' load, time slices, cores that are a little slower."""
+    return (
+        _is_other_load(facts, finding)
+        or _is_time_slice(facts, excess, finding)
+        or _is_slower_core(facts, excess, finding)
+    )
+
+
+def _is_slower_core(facts: Facts, excess: Excess, finding: Finding) -> bool:
+    """Whether a small excess is all that the ranks compute, in all parts alike, with nothing known that they compute more."""
+    is_small = finding.predicted_gain <= MAX_OF_LOAD
+    computes = finding.evidence.get("root_cause", {}).get("is", "") in {"", "slow-processor"}
+    return is_small and computes and is_on_slower_cores(facts, excess)
 
 
 def _is_time_slice(facts: Facts, excess: Excess, finding: Finding) -> bool:

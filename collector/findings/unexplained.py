@@ -21,10 +21,11 @@ from ..model.peers import Excess
 from ..model.words import milliseconds, name_ranks
 from ..predict.change import Change, removed
 from ..predict.straggling import PARTS_OF_WORK
-from .base import WORTH_RATIO, Finding, is_of_two_steps, promise
+from .base import WORTH_RATIO, Finding, is_of_two_steps, is_worth_a_change, promise, worth_of_model
+from .callers import PARAMETERS, USER
 from .latency import MIN_NS, MIN_ON_ONE_HOST_NS
-from .run_level import after_warm_up, cause_of, remedy_of
-from .straggler import describe_slow_ranks
+from .run_level import after_warm_up, cause_of, is_more_of_the_same, remedy_of
+from .straggler import describe_slow_ranks, is_the_machine_s
 from .transport import GOOD_GBPS, SLICES_IN_A_ROW, is_one_host, lacks_cores, within_time_slice
 
 #: Fewer steps show nothing but chance.
@@ -57,6 +58,8 @@ class _Candidate:
     """Whether all ranks have it in common, in some of the steps."""
     is_half: bool = False
     """Whether the change is half of it, and not what it is otherwise."""
+    worth: float = WORTH_RATIO
+    """What it has to gain."""
     excess: Excess | None = None
     """Of ranks that work longer than their peers in a part which straggler.py has words for."""
 
@@ -68,7 +71,7 @@ class _Candidate:
 
 def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
     """The largest cost that nothing in `findings` speaks of; nothing if one of them is worth a change."""
-    if any(finding.predicted_gain > WORTH_RATIO for finding in findings) or facts.replay is None:
+    if any(is_worth_a_change(facts, finding) for finding in findings) or facts.replay is None:
         return []
     if facts.steps.count < MIN_STEPS or not facts.breakdown.knows_compute or facts.is_pipeline:
         return []
@@ -82,11 +85,21 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Finding]:
     if not candidates:
         return []
     saved = facts.replay.baseline_ns - facts.replay.steps_ns([one.change for one in candidates])
-    best = candidates[int(saved.mean(axis=1).argmax())]
+    worth = np.array([one.worth for one in candidates])
+    gains = saved.mean(axis=1) / max(facts.mean_step_ns, 1.0)
+    best = candidates[int(np.where(gains > worth, gains, 0.0).argmax())]
     found = _finding(facts, best)
-    if found.predicted_gain <= WORTH_RATIO or found.gain_interval[0] <= MIN_CERTAIN:
+    if found.predicted_gain <= best.worth or found.gain_interval[0] <= MIN_CERTAIN:
         return []
-    return [in_words_of(facts, findings, found)]
+    return [] if _is_no_fault(facts, best, found) else [in_words_of(facts, findings, found)]
+
+
+def _is_no_fault(facts: Facts, candidate: _Candidate, found: Finding) -> bool:
+    """Whether the machine, or more of the same work, explains what the other rules left."""
+    if candidate.excess is not None:
+        return is_the_machine_s(facts, candidate.excess, found)
+    is_lapse = candidate.is_lapse and found.outcome is not None
+    return is_lapse and is_more_of_the_same(facts, candidate.by_step_ns > 0, facts.outcome(candidate.change))
 
 
 def in_words_of(facts: Facts, findings: Sequence[Finding], found: Finding) -> Finding:
@@ -164,9 +177,9 @@ def _waiting(facts: Facts) -> Iterator[_Candidate]:
             chosen = callers == caller
             factor = np.where(chosen, _least(facts, float(took[chosen].sum()), operations.nbytes[chosen]), 1.0)
             what = f"collectives called for {caller}" if caller else "collectives"
-            yield _Candidate(
-                "communication", what, everybody, Change(latency=factor, transfer=factor), exposed, is_half=True
-            )
+            change = Change(latency=factor, transfer=factor)
+            worth = WORTH_RATIO if caller in USER and caller != PARAMETERS else worth_of_model(facts)
+            yield _Candidate("communication", what, everybody, change, exposed, is_half=True, worth=worth)
         yield _Candidate(
             "communication", "agreement on what to reduce", everybody, Change(negotiation=HALF), exposed, is_half=True
         )

@@ -9,7 +9,7 @@ from ..facts import Facts
 from ..model.breakdown import EXPOSED
 from ..model.condition import Condition
 from ..model.words import milliseconds
-from .base import WORTH_RATIO, Finding
+from .base import WORTH_RATIO, Finding, is_worth_a_change
 from .costly_settings import costly_settings
 from .device_trouble import find_lost
 from .device_verdict import device_verdict, healthy_device
@@ -46,7 +46,7 @@ def _of_steps(facts: Facts, findings: Sequence[Finding], condition: Condition) -
     """What the analysed steps tell."""
     if not facts.steps.count:
         return device_verdict(facts, ()) or _nothing_known(facts)
-    worthy = [finding for finding in findings if finding.predicted_gain > WORTH_RATIO]
+    worthy = [finding for finding in findings if is_worth_a_change(facts, finding)]
     if not facts.breakdown.knows_compute:
         return verdict_of_communication(facts, worthy)
     unexplained = device_verdict(facts, worthy)
@@ -58,7 +58,7 @@ def _of_steps(facts: Facts, findings: Sequence[Finding], condition: Condition) -
     if settings is not None and settings.ranks != facts.ranks:
         settings = None  # beside ranks without it, what it costs shows: those that have it would be slow
     if not worthy:
-        return settings or _healthy(facts)
+        return settings or _healthy(facts, findings)
     return _with_settings(_with_load(worthy), settings)
 
 
@@ -134,8 +134,12 @@ def _nothing_known(facts: Facts) -> Finding:
     )
 
 
-def _healthy(facts: Facts) -> Finding:
-    """Say what the time goes to, so that `healthy` is an answer and not a shrug."""
+def _healthy(facts: Facts, findings: Sequence[Finding]) -> Finding:
+    """Say what the time goes to, so that `healthy` is an answer and not a shrug.
+
+    Args:
+        findings: what is known to gain something, but not enough.
+    """
     if facts.breakdown.on_device:
         return healthy_device(facts)
     total = max(float(facts.breakdown.step_ns.sum()), 1.0)
@@ -156,4 +160,7 @@ def _healthy(facts: Facts) -> Finding:
         f"Nothing stands out: {model:.0%} of each {milliseconds(facts.mean_step_ns)} step is forward, backward and "
         f"optimizer{bound}, {share(str(Category.DATA)):.0%} waiting for data, {communication}."
     )
+    ordinary = max((one.predicted_gain for one in findings), default=0.0)
+    if ordinary > WORTH_RATIO:  # what is_worth_a_change asks more of
+        sentence += f" With half of what is sent, or what hides it, {ordinary:.0%} of the step would go."
     return plain("healthy", "nothing-found", sentence)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from ...timeline.record import recorder
-from ...timeline.vocabulary import FIRST_CORE, LAST_CORE, OPERATOR_THREADS, OWN_CORES, CostlySetting
+from ...timeline.vocabulary import FIRST_CORE, LAST_CORE, LOSS_COUNTER, OPERATOR_THREADS, OWN_CORES, CostlySetting
 
 #: A tool that watches the training thread has one of these numbers, by Python's own table.
 _DEBUGGER_COVERAGE_PROFILER: Final = (0, 1, 2)
@@ -86,6 +86,9 @@ class Habits(Protocol):
     def details(self) -> Mapping[str, str]:
         """Words for some of that."""
 
+    def loss_share(self) -> float:
+        """How much of backward is the loss's, as far as the script computes it outside of modules: 0 to 1."""
+
     @property
     def repeats(self) -> Any:
         """What compares the calls of modules in a step that is looked at (repeats.py)."""
@@ -137,6 +140,8 @@ class SettingsWatch:
             if self._habits is not None:
                 self._seen |= self._habits.found()
                 details = self._habits.details()
+                if number > 1 and recorder.is_timeline_on():  # the first step allocates
+                    recorder.counter(LOSS_COUNTER, round(100 * self._habits.loss_share()))
             writer = recorder.timeline()
             # Again each time: of a shard with a limited size the oldest parts are removed.
             if writer is not None and (self._seen or self._written):

@@ -1,4 +1,4 @@
-"""What a model is like that costs time in every step: double precision, gradients that nobody uses or that are mostly zero.
+"""What a model is like that costs time in every step: double precision, gradients that nobody uses or that are zero.
 
 What it computes again is found by repeats.py.
 
@@ -19,6 +19,8 @@ _log = logging.getLogger("tlkit.instrument")
 
 #: Of the model's elements so many are enough to speak of.
 _MIN_SHARE: Final = 0.1
+#: The same of the time of forward and backward.
+_MIN_SHARE_IN_VAIN: Final = 0.02
 #: A script that calls very many modules by themselves has no model of which anything could be said.
 _MAX_MODULES: Final = 16
 #: Elements of a table below which it does not matter how its gradient is kept.
@@ -26,6 +28,8 @@ _MIN_TABLE: Final = 1 << 20
 #: So many rows of a table stand for all.
 _ROWS_LOOKED_AT: Final = 4096
 _MOSTLY: Final = 0.9
+#: So many elements of a gradient are looked at first.
+_ELEMENTS_LOOKED_AT: Final = 256
 
 
 class ModelHabits:
@@ -36,6 +40,7 @@ class ModelHabits:
         self._updated: dict[int, weakref.ref[torch.Tensor]] = {}
         """Both by identity: neither is compared, and one that is gone may have had the same."""
         self.repeats = Repeats()
+        self._in_vain = ""
 
     def called(self, module: torch.nn.Module) -> None:
         """The training thread calls a module, outside of any other."""
@@ -55,16 +60,37 @@ class ModelHabits:
         Of what cannot be looked at nothing is known: the training goes on.
         """
         again = self.repeats.found()
+        self._in_vain = ""
         try:
             modules = [module for kept in self._modules.values() if (module := kept()) is not None]
-            return again | (self._found(modules) if len(modules) <= _MAX_MODULES else {})
+            return again | (self._found(modules) | self._zero(modules) if len(modules) <= _MAX_MODULES else {})
         except Exception:
             _log.debug("the model cannot be looked at", exc_info=True)
             return again
 
     def details(self) -> dict[str, str]:
-        """Words for what is computed again."""
-        return self.repeats.details()
+        """Words for what is computed again, and for what is computed in vain."""
+        return self.repeats.details() | ({str(CostlySetting.ZERO_GRADIENTS): self._in_vain} if self._in_vain else {})
+
+    def loss_share(self) -> float:
+        """How much of backward is the loss's, as far as the script computes it outside of modules."""
+        return self.repeats.loss_share()
+
+    def _zero(self, modules: Sequence[torch.nn.Module]) -> dict[str, float]:
+        """Modules whose gradients are all zero, if not those of the whole model are: then they have been cleared."""
+        known: dict[int, bool] = {}
+
+        def is_zero(weight: torch.Tensor) -> bool:
+            if id(weight) not in known:
+                known[id(weight)] = _is_zero(weight.grad)
+            return known[id(weight)]
+
+        share, name = self.repeats.in_vain(is_zero)
+        everything = (weight for module in modules for weight in module.parameters() if weight.requires_grad)
+        if share < _MIN_SHARE_IN_VAIN or all(map(is_zero, everything)):
+            return {}
+        self._in_vain = name
+        return {str(CostlySetting.ZERO_GRADIENTS): share}
 
     def _found(self, modules: Sequence[torch.nn.Module]) -> dict[str, float]:
         parameters = list({id(one): one for module in modules for one in module.parameters()}.values())
@@ -103,6 +129,20 @@ def _is_mostly_zero(table: torch.Tensor) -> bool:
         return False
     some = gradient.detach()[:: max(len(gradient) // _ROWS_LOOKED_AT, 1)]
     return float((some == 0).all(dim=1).float().mean()) >= _MOSTLY
+
+
+def _is_zero(gradient: torch.Tensor | None) -> bool:
+    """Whether a gradient on the processor is zero everywhere; a few elements tell it of most that are not."""
+    if (
+        gradient is None
+        or type(gradient) is not torch.Tensor
+        or gradient.layout != torch.strided
+        or not gradient.is_cpu
+    ):
+        return False
+    values = gradient.detach().reshape(-1)
+    some = values[:: max(values.numel() // _ELEMENTS_LOOKED_AT, 1)]
+    return not bool(some.any()) and not bool(values.any())
 
 
 def _elements(parameters: Iterable[torch.Tensor]) -> int:

@@ -30,6 +30,8 @@ _MAX_NODES: Final = 50_000
 _ELEMENTS_COMPARED: Final = 256
 #: Two passes that have less than this share of their nodes in common are two passes.
 _MIN_COMMON: Final = 0.1
+#: Of the largest element, so much may change from one iteration to the next.
+_CLOSE: Final = 0.1
 #: Of lists and dictionaries in what a module is called with.
 _MAX_DEPTH: Final = 2
 #: Autograd's number of a node that has none: where a gradient is added to a parameter's.
@@ -48,6 +50,8 @@ class _Call:
     output: tuple[float, ...]
     took_ns: int
     has_gradient: bool
+    calls: range
+    """Its number, and those of the calls inside of it."""
     times: int = 1
     again_ns: int = 0
 
@@ -86,6 +90,9 @@ class _Step:
     """By the number of a call: how long backward was at what it has added to the graph, without calls inside of it."""
     at: tuple[int, int] | None = None
     """Where backward is: the number of a call, and since when."""
+    began_ns: int | None = None
+    """When the pass began that has not come to an output of a module yet: it is at the loss."""
+    loss_ns: int = 0
     own_ns: int = 0
     """That looking has taken, which is no time of the calls around it."""
     hooked: int = -1
@@ -98,6 +105,9 @@ class _Step:
     def goes_to(self, call: int | None) -> None:
         """Backward comes to what a call has added to the graph, or ends."""
         now_ns = time.thread_time_ns()
+        if self.began_ns is not None:
+            self.loss_ns += 0 if call is None else now_ns - self.began_ns
+            self.began_ns = None
         if self.at is not None:
             self.backward_of_call_ns[self.at[0]] += now_ns - self.at[1]
         self.at = None if call is None else (call, now_ns)
@@ -160,6 +170,7 @@ class Repeats:
             except Exception:
                 self._give_up()
         began_ns = time.thread_time_ns()
+        step.began_ns = None if is_grad else began_ns
         try:
             result = original(*args, **kwargs)
         finally:
@@ -196,6 +207,35 @@ class Repeats:
         if step.repeated_passes:
             words[str(CostlySetting.BACKWARD_AGAIN)] = f"{step.repeated_passes + 1} passes"
         return words
+
+    def loss_share(self) -> float:
+        """How much of backward went through what the script itself, outside of modules, has made of a module's output: 0 to 1."""
+        step = self._step
+        return 0.0 if self._is_broken else min(step.loss_ns / max(step.backward_ns, 1), 1.0)
+
+    def in_vain(self, is_zero: Callable[[torch.Tensor], bool]) -> tuple[float, str]:
+        """Which share of forward and backward modules have to which backward brings nothing but zeros, and the largest of them.
+
+        Args:
+            is_zero: whether the gradient of a parameter is zero everywhere.
+        """
+        step = self._step
+        took_ns: dict[str, int] = {}
+        until = 0
+        for call in sorted(step.calls.values(), key=lambda one: (one.calls.start, -one.calls.stop)):
+            module = call.module()
+            if module is None or call.calls.start < until:
+                continue
+            backward_ns = sum(step.backward_of_call_ns[call.calls.start : call.calls.stop])
+            weights = [one for one in module.parameters() if one.requires_grad]
+            if backward_ns and weights and all(map(is_zero, weights)):
+                until = call.calls.stop
+                name = type(module).__name__
+                took_ns[name] = took_ns.get(name, 0) + call.took_ns + backward_ns
+        both_ns = step.forward_ns + step.backward_ns
+        if not took_ns or not both_ns or self._is_broken:
+            return 0.0, ""
+        return min(sum(took_ns.values()) / both_ns, 1.0), max(took_ns, key=took_ns.__getitem__)
 
     def _known(
         self, module: torch.nn.Module, args: Any, kwargs: Any
@@ -235,12 +275,13 @@ class Repeats:
         self._hook(made, calls.start)
         before = self._step.calls.get(key)
         has_gradient = made.grad_fn is not None
-        now = _Call(weakref.ref(module), tuple(map(weakref.ref, tensors)), versions, values, took_ns, has_gradient)
+        inputs = tuple(map(weakref.ref, tensors))
+        now = _Call(weakref.ref(module), inputs, versions, values, took_ns, has_gradient, calls)
         if before is None or not _is_same(before, now):
             self._step.calls[key] = now
             return
         del self._step.repeats[repeats:]
-        if before.output != now.output:
+        if not _are_same_values(before.output, now.output, module):
             return
         before.times += 1
         again_ns = min(took_ns, before.took_ns)
@@ -316,6 +357,18 @@ def _values(output: torch.Tensor, module: torch.nn.Module) -> tuple[float, ...] 
     row = output.detach()
     row = row.view(-1) if row.is_contiguous() else row[(0,) * (row.dim() - 1)]
     return tuple(row[:_ELEMENTS_COMPARED].to(torch.float64).tolist())
+
+
+def _are_same_values(before: tuple[float, ...], now: tuple[float, ...], module: torch.nn.Module) -> bool:
+    """Whether a module has made the same once more.
+
+    A parametrization may come a little closer each time to what it stands for, as a spectral norm does by a power iteration; what
+    it draws by chance is far from what it was.
+    """
+    if before == now or not isinstance(module, torch.nn.utils.parametrize.ParametrizationList):
+        return before == now
+    largest = max(map(abs, before), default=0.0)
+    return all(abs(one - other) <= _CLOSE * largest for one, other in zip(before, now, strict=True))
 
 
 def _is_same(before: _Call, now: _Call) -> bool:

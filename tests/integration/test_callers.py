@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tlkit.collector import analyze
 from tlkit.timeline import open_trace
 from tlkit.timeline.model.trace import Trace
 
@@ -157,6 +158,41 @@ for step in range({STEPS}):
     assert_waits_join(trace)
     named = [wait for wait in waits_of(trace, 0) if wait.get("caller") == "gradient"]
     assert {wait["name"] for wait in named} == {"ALLREDUCE"}
+
+
+def test_groups_that_a_loop_makes_are_told(tmp_path: Path) -> None:
+    """A group of all ranks, made and destroyed in each step: a call of the script's, named with its line, and no code of the loop."""
+    run_ranks(
+        2,
+        """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import tlkit
+RANK = int(os.environ["HOROVOD_RANK"])
+dist.init_process_group("gloo", rank=RANK, world_size=2)
+tlkit.instrument()
+net = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(30):
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(3), group=group)
+    dist.destroy_process_group(group)
+""",
+        {"HOROVOD_TIMELINE": f"{tmp_path}/t.json"},
+    )
+    trace = opened(tmp_path / "t.json")
+    for rank in (0, 1):
+        made = trace.collectives[(trace.collectives["rank"] == rank) & (trace.collectives["caller"] == "group")]
+        assert list(made["kind"].astype(str)) == ["barrier"] * 30
+        assert set(made["process_set"]) == {0}
+        assert all(str(where).startswith("<string>:") for where in made["where"])
+    first = next(one for one in analyze(trace).findings if one.cause != "starved-of-cores")
+
+    assert (first.class_, first.cause) == ("communication", "process-groups-made")
+    assert first.sentence.startswith("The training makes 1 process group in every step (<string>:")
 
 
 def test_both_ends_of_a_pipeline_s_messages_pair(tmp_path: Path) -> None:

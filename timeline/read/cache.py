@@ -37,7 +37,7 @@ from .mounts import is_local
 from .source import Source
 
 #: Changes with the tables and with what readers make of files: what older versions have kept is not found any more.
-VERSION: Final = 17
+VERSION: Final = 18
 
 #: Smaller files are read as fast as the cache.
 MIN_NBYTES: Final = 4 * 1024 * 1024

@@ -13,7 +13,9 @@ from tlkit.collector.model.breakdown import PARTS
 from tlkit.collector.model.code import CodeLooks, Place
 from tlkit.collector.reports.summary import summarize
 from tlkit.timeline.model.code_spans import LOOK_NS, CodeSpan
-from tlkit.timeline.model.trace import SPAN_COLUMNS, Trace, make_table
+from tlkit.timeline.model.columns import TableBuilder
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, SPAN_COLUMNS, Trace, make_table
+from tlkit.timeline.vocabulary import LOSS_COUNTER
 
 from .test_diagnosis import HEALTHY, jittered
 from .test_rules import best
@@ -133,6 +135,18 @@ def test_the_call_of_a_compiled_step_is_no_code_of_the_loop(framework: str, line
         return line if part == "other" else "train.py:80 <module> (in jax)"
 
     found = {finding.cause for finding in analyze(looked_at(trace, dict.fromkeys(range(2), seen))).findings}
+
+    assert ("host-code" in found) == is_told
+
+
+@pytest.mark.parametrize(("loss_percent", "is_told"), [(0, True), (45, False)])
+def test_a_loss_of_the_script_s_own_is_no_code_of_the_loop(loss_percent: int, *, is_told: bool) -> None:
+    """What it takes of backward, 27 of 60 ms, it takes of the loop before that."""
+    trace = make_trace(jittered(uniform(2, STEPS, HEALTHY | {"host": 30})))
+    counters = TableBuilder(COUNTER_COLUMNS)
+    for rank in range(2):
+        counters.add(rank, LOSS_COUNTER, 0, float(loss_percent))
+    found = {finding.cause for finding in analyze(replace(trace, counters=counters.finish())).findings}
 
     assert ("host-code" in found) == is_told
 

@@ -1,4 +1,4 @@
-"""What every rank computes more than once in a step: named, with the share that the recording has found."""
+"""What every rank computes for nothing in a step: named, with the share that the recording has found."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ def analyzed(settings: Mapping[int, Mapping[str, float]], details: Mapping[int, 
     return analyze(replace(trace, meta=replace(trace.meta, settings=settings, setting_details=details)))
 
 
-@pytest.mark.parametrize("cause", ["computed-again", "backward-again"])
+@pytest.mark.parametrize("cause", ["computed-again", "backward-again", "zero-gradients"])
 def test_all_ranks_do_it(cause: str) -> None:
     """Its share of forward and backward is promised, by what the least of the ranks has of it."""
     details = {0: {cause: "Encoder<b>, 2 times"}, 1: {cause: "Encoder<b>, 2 times"}}

@@ -738,6 +738,22 @@ def test_bytes_cost_the_same_whether_they_can_be_halved_or_not(dtype: str) -> No
     assert ("half as often" in found.remedy) == (dtype == "bfloat16")
 
 
+@pytest.mark.parametrize(
+    ("wait_ms", "hosts", "class_"), [(22, "aa", "healthy"), (22, "ab", "communication"), (60, "aa", "communication")]
+)
+def test_much_communication_of_a_healthy_run(wait_ms: float, hosts: str, class_: str) -> None:
+    """On one host nothing is wrong with it, and the sentence tells what there is to gain; a network may be slow."""
+    trace = make_trace(jittered(uniform(2, 30, HEALTHY | {"wait:collective": wait_ms})), nbytes=10_000_000)
+    analysis = analyze(replace(trace, meta=replace(trace.meta, hosts=dict(enumerate(hosts)), runtime="torch")))
+    verdict = analysis.verdict
+
+    assert verdict.class_ == class_
+    assert ("With half of what is sent, or what hides it, 9% of the step would go." in verdict.sentence) == (
+        class_ == "healthy"
+    )
+    assert bool(analysis.plan) == any(one.predicted_gain > 0.05 for one in analysis.findings) == (class_ != "healthy")
+
+
 def test_sizes_that_a_profile_does_not_tell_are_asked_for() -> None:
     """The cost is known, the cure is not."""
     verdict = analyze(make_trace(jittered(uniform(2, 30, HEALTHY | {"wait:collective": 40})), nbytes=-1)).verdict

@@ -126,6 +126,30 @@ def test_tables_of_which_a_step_reads_a_few_rows(model: Tagger, words: int, expe
     assert set(habits.found()) == expected
 
 
+@pytest.mark.parametrize(("weight", "clears"), [(0.0, False), (1e-6, False), (0.0, True)])
+def test_gradients_that_are_all_zero(weight: float, *, clears: bool) -> None:
+    """Of a head without weight in the loss; not where gradients were cleared before anybody could look."""
+    body, (head, other) = nn.Linear(64, 64), (nn.Linear(64, 64), nn.Linear(64, 64))
+    model = nn.ModuleList([body, head, other])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    habits = ModelHabits()
+    call = nn.Module.__call__
+    x = torch.randn(256, 64)
+    for module in (body, head, other):
+        habits.called(module)
+    known = habits.repeats.call(call, body, (x,), {})
+    losses = [habits.repeats.call(call, one, (known,), {}).square().mean() for one in (head, other)]
+    habits.repeats.pass_through(torch.autograd.backward, (losses[0] + weight * losses[1],), {}, is_grad=False)
+    optimizer.step()
+    habits.stepped(optimizer)
+    if clears:
+        optimizer.zero_grad(set_to_none=False)
+    found = habits.found()
+
+    assert set(found) == ({"zero-gradients"} if not weight and not clears else set())
+    assert habits.details() == ({"zero-gradients": "Linear"} if found else {})
+
+
 def test_how_much_of_a_model_is_concerned() -> None:
     """Of its elements: half of the model's parts in double precision, and a quarter in gradients that nobody uses."""
     body, head, model = nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)

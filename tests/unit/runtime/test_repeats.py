@@ -91,6 +91,71 @@ def test_a_parametrization_is_computed_whenever_it_is_read(repeats: Repeats) -> 
     assert repeats.found() == {}
 
 
+class Thinned(nn.Module):
+    """DropConnect: other weights are left out each time."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(weight, 0.3)
+
+
+@pytest.mark.parametrize("is_norm", [True, False])
+def test_a_norm_that_comes_closer_each_time(repeats: Repeats, *, is_norm: bool) -> None:
+    """A spectral norm's power iteration changes the weight a little; what is drawn anew is meant to be computed again."""
+    layer, x = nn.Linear(48, 48, bias=False), torch.randn(4, 48)
+    if is_norm:
+        parametrizations.spectral_norm(layer)
+    else:
+        parametrize.register_parametrization(layer, "weight", Thinned())
+    state = x
+    for _ in range(10):
+        state = layer(state)
+    loss_of(state).backward()
+
+    assert (repeats.found().get("computed-again", 0.0) > 0) == is_norm
+
+
+def own_loss(features: torch.Tensor) -> torch.Tensor:
+    """More to compute than the model itself."""
+    return (features @ features.T).logsumexp(1).square().mean()
+
+
+def test_how_much_of_backward_is_the_loss(repeats: Repeats) -> None:
+    """Of a function of the script's; a loss that is a module is forward anyway."""
+
+    class Loss(nn.Module):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return own_loss(features)
+
+    model, x = nn.Linear(16, 32), torch.randn(2048, 16)
+    shares = []
+    for loss in (own_loss, Loss(), lambda features: features.sum()):
+        for _ in range(2):  # whatever happens the first time only
+            repeats.forget()
+            loss(model(x)).backward()
+        shares.append(repeats.loss_share())
+
+    assert shares[0] > 0.5
+    assert shares[1] < 0.3
+    assert shares[2] < 0.5
+
+
+def test_modules_that_learn_nothing(repeats: Repeats) -> None:
+    """A decoder whose loss has no weight, with what is inside of it once; not what backward never comes to."""
+    body, decoder, unused = network(), network(network()), network()
+    body[-1] = nn.Linear(256, 256)
+    decoder[-1] = nn.Linear(4, 4)
+    x = torch.randn(64, 256)
+    known = body(x)
+    unused(known)
+    (loss_of(known) + 0.0 * loss_of(decoder(known))).backward()
+    zero = {id(one) for one in decoder.parameters()} | {id(one) for one in unused.parameters()}
+    share, name = repeats.in_vain(lambda weight: id(weight) in zero)
+
+    assert 0.1 < share < 0.9
+    assert name == "Sequential"
+    assert repeats.in_vain(lambda _: False) == (0.0, "")
+
+
 def twice_with_dropout() -> None:
     """As SimCSE and R-Drop do: the same batch, and other elements dropped."""
     model, x = network(nn.Dropout(0.2)), torch.randn(64, 256)
