@@ -104,7 +104,8 @@ def _loss_ns(facts: Facts) -> np.ndarray:
         .median()
     )
     by_rank = np.array([float(shares.get(rank, 0.0)) / 100 for rank in facts.ranks])
-    return by_rank[:, None] * backward
+    loss_ns: np.ndarray = by_rank[:, None] * backward
+    return loss_ns
 
 
 def _of_input(facts: Facts, outcome: Outcome, pattern: Pattern, spent_ns: float) -> Finding:

@@ -44,7 +44,8 @@ def in_turn(ranks: int, share: float) -> np.ndarray:
     """Each rank in steps of its own: bool[R, S]."""
     random = np.random.default_rng(2)
     who = random.integers(0, ranks, STEPS)
-    return (np.arange(ranks)[:, None] == who) & (random.random(STEPS) < share)
+    slow: np.ndarray = (np.arange(ranks)[:, None] == who) & (random.random(STEPS) < share)
+    return slow
 
 
 ALL = {"forward": 1.25, "backward": 1.3, "optimizer": 1.2}

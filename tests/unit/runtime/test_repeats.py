@@ -107,8 +107,9 @@ def test_a_norm_that_comes_closer_each_time(repeats: Repeats, *, is_norm: bool) 
     else:
         parametrize.register_parametrization(layer, "weight", Thinned())
     state = x
+    call: Callable[[torch.Tensor], torch.Tensor] = layer
     for _ in range(10):
-        state = layer(state)
+        state = call(state)
     loss_of(state).backward()
 
     assert (repeats.found().get("computed-again", 0.0) > 0) == is_norm
@@ -141,9 +142,8 @@ def test_how_much_of_backward_is_the_loss(repeats: Repeats) -> None:
 
 def test_modules_that_learn_nothing(repeats: Repeats) -> None:
     """A decoder whose loss has no weight, with what is inside of it once; not what backward never comes to."""
-    body, decoder, unused = network(), network(network()), network()
-    body[-1] = nn.Linear(256, 256)
-    decoder[-1] = nn.Linear(4, 4)
+    body, unused = nn.Sequential(nn.Linear(256, 256), nn.ReLU()), network()
+    decoder = nn.Sequential(network(), nn.Linear(4, 4))
     x = torch.randn(64, 256)
     known = body(x)
     unused(known)
