@@ -6,12 +6,13 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from ...timeline.model.code_spans import DIVIDES_MODELS
 from ...timeline.vocabulary import Category
 from ..facts import Facts, Outcome
 from ..model.arrays import Floats
 from ..model.breakdown import IDLE
 from ..model.words import milliseconds, shorten
-from ..predict.change import ByOperation, Change
+from ..predict.change import ByOperation, Change, removed
 from .base import OF_MODEL, WORTH_RATIO, Finding, accumulation, promise
 from .callers import GATHERED, PARAMETERS, called_by_user, is_called_by_user
 from .framework_words import Advice, advise, is_of_strategy
@@ -208,8 +209,24 @@ def _fused(facts: Facts, share: float, count: float, largest: int) -> Outcome:
     small = (operations.nbytes >= 0) & (operations.nbytes <= largest)
     factor = np.where(small, 1 / count, 1.0)
     change = _scaled(facts, factor, factor, contention=1 - (1 - 1 / count) * share)
-    # What travels as one is agreed on as one.
-    return facts.outcome(change & Change(negotiation=np.where(called_by_user(facts), 1.0, factor)))
+    # What travels as one is agreed on as one, and asked for once.
+    once = Change(negotiation=np.where(called_by_user(facts), 1.0, factor), work=_asked_once(facts, count))
+    return facts.outcome(change & once)
+
+
+def _asked_once(facts: Facts, count: float) -> dict[str, Floats]:
+    """Forward and backward without what the library that divides the model runs for all collectives but one: float[rank, step].
+
+    Its hooks on every module, and its own tensors of parameters, are Python of the training thread.
+    """
+    if facts.code is None:
+        return {}
+    left = {}
+    for part in (str(Category.FORWARD), str(Category.BACKWARD)):
+        took = facts.part(part).astype(float)
+        less = (1 - 1 / count) * facts.code.library_ratio(part, DIVIDES_MODELS)[:, None] * took
+        left[part] = removed(took, less)
+    return left
 
 
 def _fewer_bytes(facts: Facts, share: float, removed: float) -> Outcome:

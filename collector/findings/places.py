@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...timeline.model.code_spans import DIVIDES_MODELS
 from ...timeline.vocabulary import Category
 from ..facts import Facts
 from ..model.code import CodeLooks, Place
@@ -32,7 +33,7 @@ _PART_OF: Final = {
 _IS_INPUT: Final = {"batches-made-in-loop": True, "host-code": False}
 #: Code of these runs in any step, and waits for what others do: that it was seen there says nothing of a line.
 _ON_THEIR_OWN: Final = frozenset(
-    {"torch", "tlkit", "horovod", "threading", "multiprocessing", "queue", "concurrent", "selectors"}
+    {"torch", DIVIDES_MODELS, "tlkit", "horovod", "threading", "multiprocessing", "queue", "concurrent", "selectors"}
 )
 #: A rank with less than this share of what they have on average does not have it.
 ON_ALL: Final = 0.4

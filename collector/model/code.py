@@ -142,6 +142,14 @@ class CodeLooks:
         wanted = np.array([place.library in libraries for place in self.places], bool)[self.place] & is_shared[line_of]
         return self._ratio_by_rank(self.chosen(part, rows), wanted)[list(rows)]
 
+    def library_ratio(self, part: str, library: str) -> Floats:
+        """How much of a part each rank is inside of a library, 0 to 1; 0 of too few looks: float[rank]."""
+        inside = self.part == PARTS.index(part)
+        wanted = np.array([name == library for name in self.libraries], bool)[self.place]
+        ratio = self._ratio_by_rank(inside, wanted)
+        looks = np.bincount(self.row[inside], minlength=len(ratio))
+        return np.where(looks >= MIN_LOOKS, ratio, 0.0)
+
     def spent_by_rank(self, part: str, places: Sequence[int]) -> Floats:
         """The mean of a step that each rank has of a part at some places, ns: float[rank]."""
         inside = self.part == PARTS.index(part)

@@ -15,6 +15,9 @@ from typing import Final
 OWN: Final = ""
 """The library of code that is in none: the user's."""
 
+DIVIDES_MODELS: Final = "torch.distributed"
+"""The part of PyTorch that divides models over ranks (FSDP, DTensor): its own Python runs around every module."""
+
 LOOK_NS: Final = 100_000
 """How long a span is: so that it can be seen, though it stands for a moment, its beginning."""
 

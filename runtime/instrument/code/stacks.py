@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-from ....timeline.model.code_spans import OWN, CodeSpan
+from ....timeline.model.code_spans import DIVIDES_MODELS, OWN, CodeSpan
 from .line_counts import LineCount
 
 #: A stack that is deeper is not looked at to its end.
@@ -23,6 +23,8 @@ _TOOLKIT: Final = tuple(f"{_ROOT}{name}{os.sep}" for name in ("collector", "dash
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 #: What of PyTorch computes on the host and is no operator: it is told by the module.
 _OF_THE_HOST: Final = {f"torch{os.sep}{name}.py": f"torch.{name}" for name in ("_tensor_str", "serialization")}
+#: What divides a model over ranks: the hooks of FSDP on every module, DTensor's dispatch.
+_DIVIDES_MODELS: Final = f"torch{os.sep}distributed{os.sep}"
 #: Functions that are called so make batches, by what people call them.
 _MAKES_INPUT: Final = re.compile(
     r"_?_?(getitem|next|iter)__|.*(augment|collate|tokeni[sz]e|preprocess).*|"
@@ -40,6 +42,8 @@ def library_of(path: str) -> str:
         return "torch"
     inside = next((path.rpartition(folder)[2] for folder in _INSTALLED if folder in path), "")
     inside = inside or next((path.removeprefix(folder) for folder in _STANDARD if path.startswith(folder)), "")
+    if inside.startswith(_DIVIDES_MODELS):
+        return DIVIDES_MODELS
     if inside:
         return _OF_THE_HOST.get(inside) or inside.split(os.sep, 1)[0].removesuffix(".py")
     # Code without a file: of Python itself, of a dataclass, of a compiler; a notebook's cells have one of their own.

@@ -257,6 +257,33 @@ def test_libraries_of_the_host_in_the_model_are_named(library: str, *, is_told: 
         assert found[0].predicted_gain == pytest.approx(half_ns / analysis.facts.mean_step_ns, abs=0.05)
 
 
+@pytest.mark.parametrize(("library", "share"), [("torch.distributed", 0.5), ("torch", 0.0)])
+def test_what_asking_for_many_small_collectives_takes_goes_with_them(library: str, share: float) -> None:
+    """The hooks of FSDP on every module: half of forward, without which it is divided as well."""
+
+    class Half:
+        count = 0
+
+        def __call__(self, part: str) -> Line:
+            self.count += 1
+            return f"model.py:31 forward (in {library if self.count % 2 else 'torch'})"
+
+    each: list[tuple[str, float]] = [("forward", 3.0), ("wait:collective", 1.5)]
+    steps: list[list[tuple[str, float]]] = [
+        [*(each * 20), ("backward", 20.0), ("optimizer", 3.0)] for _ in range(STEPS)
+    ]
+    trace = make_trace([steps, steps], nbytes=30_000, tensors_per_collective=1)
+    trace = replace(
+        trace,
+        meta=replace(trace.meta, runtime="torch"),
+        collectives=trace.collectives.assign(caller=pd.Categorical(["gradient"] * len(trace.collectives))),
+    )
+    finding = best(analyze(looked_at(trace, {rank: Half() for rank in range(2)})), "many-small-collectives")
+    without = 30 * 19 / 20 + share * (60 + 20) * 19 / 20
+
+    assert finding.predicted_gain == pytest.approx(without / 113, abs=0.04)
+
+
 def test_the_rest_of_a_line_is_for_the_librarys_sake() -> None:
     """What it slices and formats for what it calls most of the time."""
 

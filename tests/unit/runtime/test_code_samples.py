@@ -32,6 +32,7 @@ def test_whose_code_a_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert library_of(stacks.__file__) == "tlkit"
     assert library_of(f"{packages}/torch/nn/modules/module.py") == "torch"
     assert library_of(f"{packages}/torch/_tensor_str.py") == "torch._tensor_str"
+    assert library_of(f"{packages}/torch/distributed/fsdp/_fully_shard/_fsdp_state.py") == "torch.distributed"
     assert library_of(f"{packages}/six.py") == "six"
     assert library_of("/usr/lib/python3/dist-packages/numpy/core/fromnumeric.py") == "numpy"
     assert library_of(f"{standard}/json/decoder.py") == "json"
