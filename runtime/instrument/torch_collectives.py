@@ -63,8 +63,8 @@ _OBJECT_FUNCTIONS: Final = (
     "scatter_object_list",
     "send_object_list",
 )
-#: Functions that make process groups: all ranks call them, and wait for each other and for their connections.
-_GROUP_FUNCTIONS: Final = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
+#: Functions that make process groups and that all ranks call: they wait for each other, and for their connections.
+_GROUP_FUNCTIONS: Final = ("new_group", "new_subgroups_by_enumeration")
 #: An argument of theirs by which only the group's own ranks call them.
 _MEMBERS_ONLY: Final = "use_local_synchronization"
 #: These wait for their work in C++.
