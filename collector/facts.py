@@ -83,6 +83,11 @@ class Facts:
         """Mean step of the job."""
         return float(self.steps.job_ns.mean()) if self.steps.count else 0.0
 
+    @property
+    def is_across_hosts(self) -> bool:
+        """Whether ranks are known to be on several hosts."""
+        return len(set(self.trace.meta.hosts.values())) > 1
+
     def is_on_all(self, setting: CostlySetting) -> bool:
         """Whether all ranks have a setting that makes training slow."""
         on = self.trace.meta.settings

@@ -61,7 +61,7 @@ class Finding:
 
 def worth_of_model(facts: Facts) -> float:
     """What communication has to gain that is only much for what the run computes."""
-    return WORTH_RATIO if len(set(facts.trace.meta.hosts.values())) > 1 else WORTH_OF_MODEL
+    return WORTH_RATIO if facts.is_across_hosts else WORTH_OF_MODEL
 
 
 def is_worth_a_change(facts: Facts, finding: Finding) -> bool:

@@ -11,14 +11,14 @@ from ...timeline.vocabulary import Category
 from ..facts import Facts, Outcome
 from ..model.breakdown import EXPOSED, IDLE, PARTS
 from ..model.pattern import GROWING_WORDS, Pattern, find_pattern
-from ..model.peers import beyond_input, find_lapses
+from ..model.peers import find_lapses
 from ..model.steps import WARM_UP_SHARE
 from ..model.words import milliseconds
 from ..predict.change import Change, removed
 from .base import WORTH_RATIO, Finding, promise
 from .host import input_share
-from .slower_cores import ALIKE, COMPUTED, MIN_COMPUTED, MIN_COMPUTED_PARTS, are_alike
-from .transport import SLICES_IN_A_ROW, is_one_host, lacks_cores, within_time_slice
+from .slower_cores import WITH_LOOP, are_slower_alike, in_common, is_more_of_the_same
+from .transport import SLICES_IN_A_ROW, lacks_cores, within_time_slice
 
 #: Fewer steps than this show neither trend nor rhythm.
 MIN_STEPS: Final = 12
@@ -38,18 +38,10 @@ CLEAR_TREND: Final = 3.5
 MAX_STEPS_BEFORE: Final = 0.5
 #: A lapse is one part's if that part has this much of the excess.
 ONE_PART: Final = 0.5
-#: Parts that take longer alike: so many of them, each with so much of a step.
-MIN_PARTS: Final = 3
-MIN_PART: Final = 0.03
-#: What neighbours on the same processor take from a run stays below this gain.
-MAX_OF_NEIGHBOURS: Final = 0.15
-#: Steps with more to compute take so many times more than the others; what takes longer is something else, such as compiling.
-MOST_VARIED: Final = 5.0
 _OF_CORES: Final = (
     "Look at the hosts: cores that are hot or save power (turbostat, cpupower frequency-info), another machine on the same host "
     "(steal in top), another program that needs the memory."
 )
-_COMPUTED: Final = (*COMPUTED, str(Category.OTHER))
 
 _CAUSES: Final = {
     "periodic": "periodic-stalls",
@@ -71,7 +63,7 @@ class Lapses:
         if facts.replay is None or facts.steps.count < MIN_STEPS:
             return []
         # What all ranks have in common: waiting for one of them is that one's own.
-        shared = _in_common(facts, np.sum([facts.worked(part).min(axis=0) for part in PARTS], axis=0))
+        shared = in_common(facts, np.sum([facts.worked(part).min(axis=0) for part in PARTS], axis=0))
         first = level_shift(shared)
         since = _since(facts, shared, first) if first else []
         if since:
@@ -139,7 +131,7 @@ def _of_growth(facts: Facts) -> list[Finding]:
     work: dict[str, np.ndarray] = {}
     total = np.zeros(facts.steps.count)
     for part, values in _own_parts(facts):
-        shared = _in_common(facts, values.min(axis=0))
+        shared = in_common(facts, values.min(axis=0))
         if clearly_grows(shared):
             grown = growth(shared, _steps_before(facts))
             work[part] = removed(values, grown)
@@ -206,7 +198,7 @@ def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outco
     hit = excess > 0
     part, share, by_part = _part_of(facts, hit)
     amount = float(excess[hit].mean())
-    on_slower_cores = part in _COMPUTED and are_slower_alike(facts, hit)
+    on_slower_cores = part in WITH_LOOP and are_slower_alike(facts, hit)
     evidence: dict[str, Any] = {
         "mean_excess_ns": round(amount),
         "stalls": int(hit.sum()),
@@ -233,62 +225,6 @@ def _describe(facts: Facts, excess: np.ndarray, pattern: Pattern, outcome: Outco
             else _sentence(facts, pattern, part, amount, excess)
         ),
     )
-
-
-def is_more_of_the_same(facts: Facts, hit: np.ndarray, outcome: Outcome) -> bool:
-    """Whether some steps are longer in all that the ranks compute, in proportion: nothing that is done besides, and no fault.
-
-    Either they are steps here and there, which have more to compute, larger inputs, more rounds, deeper trees; or for a while
-    cores are a little slower, as neighbours on a host make them.
-
-    Args:
-        hit: the steps, bool[step].
-        outcome: of these steps as the others.
-    """
-    ratios = _slower_by(facts, hit, COMPUTED, MIN_COMPUTED)
-    if len(ratios) < MIN_COMPUTED_PARTS:
-        return False
-    if find_pattern(hit.astype(float), facts.steps.numbers).kind == "sometimes" and are_alike(ratios, MOST_VARIED):
-        return True
-    return outcome.gain <= MAX_OF_NEIGHBOURS and is_one_host(facts) and are_alike(ratios)
-
-
-def are_slower_alike(facts: Facts, hit: np.ndarray) -> bool:
-    """Whether all parts that the ranks compute take longer by about the same share in some steps, as on slower cores.
-
-    What is done besides makes one part longer; so does another thread, which is seen to run.
-
-    Args:
-        hit: the steps, bool[step].
-    """
-    ratios = _slower_by(facts, hit, _COMPUTED, MIN_PART)
-    return len(ratios) >= MIN_PARTS and are_alike(ratios)
-
-
-def _slower_by(facts: Facts, hit: np.ndarray, parts: Sequence[str], least: float) -> list[float]:
-    """How much longer each part takes in some steps than in the others, as a share of it; none where more than cores differ.
-
-    Args:
-        hit: the steps, bool[step].
-        parts: of those, the ones that take at least the share `least` of a step.
-    """
-    if facts.breakdown.on_device or hit.all() or _others_run_more(facts, hit):
-        return []
-    ratios = []
-    for part in parts:
-        values = _in_common(facts, facts.worked(part).min(axis=0))
-        usual = float(np.quantile(values[~hit], 0.3))
-        if usual >= least * facts.mean_step_ns:
-            ratios.append(float(values[hit].mean()) / usual - 1)
-    return ratios
-
-
-def _others_run_more(facts: Facts, hit: np.ndarray) -> bool:
-    """Whether the ranks' other threads run for clearly longer in some steps than in the rest."""
-    own = np.sum(list(facts.cpu.running_ns.values()), axis=0)
-    others = np.maximum(facts.cpu.process_ns - own, 0)
-    more = others[:, hit].mean(axis=1) - others[:, ~hit].mean(axis=1)
-    return bool(more.max() >= MIN_PART * facts.mean_step_ns and more.max() >= ALIKE * float(others[:, ~hit].mean()))
 
 
 def cause_of(pattern: Pattern) -> str:
@@ -334,23 +270,18 @@ def _part_of(facts: Facts, hit: np.ndarray) -> tuple[str, float, dict[str, int]]
     """The part that has most of what these steps take longer on all ranks, its share, and what each has of it (ns)."""
     excess = {}
     for name in PARTS:
-        values = _in_common(facts, facts.worked(name).min(axis=0))
+        values = in_common(facts, facts.worked(name).min(axis=0))
         usual = float(np.quantile(values[~hit] if (~hit).any() else values, 0.3))
         excess[name] = max(float(values[hit].mean()) - usual, 0.0)
     part = max(excess, key=excess.__getitem__)
     return part, excess[part] / max(sum(excess.values()), 1.0), {name: round(ns) for name, ns in excess.items() if ns}
 
 
-def _in_common(facts: Facts, work_ns: np.ndarray) -> np.ndarray:
-    """Work that all ranks have in common, without what a larger input than usual makes longer: float[step], ns."""
-    return beyond_input(work_ns, facts.cpu.input_elements.min(axis=0))
-
-
 def _without(facts: Facts, hit: np.ndarray) -> Outcome:
     """These steps as the usual ones: what all ranks have in common, and every operation, no longer than usual."""
     work: dict[str, np.ndarray] = {}
     for part, values in _own_parts(facts):
-        shared = _in_common(facts, values.min(axis=0))
+        shared = in_common(facts, values.min(axis=0))
         usual = float(np.quantile(shared[~hit] if (~hit).any() else shared, 0.3))
         work[part] = removed(values, np.where(hit, np.maximum(shared - usual, 0.0), 0.0))
     took = _operations(facts)

@@ -24,7 +24,8 @@ from ..predict.straggling import PARTS_OF_WORK
 from .base import WORTH_RATIO, Finding, is_of_two_steps, is_worth_a_change, promise, worth_of_model
 from .callers import PARAMETERS, USER
 from .latency import MIN_NS, MIN_ON_ONE_HOST_NS
-from .run_level import after_warm_up, cause_of, is_more_of_the_same, remedy_of
+from .run_level import after_warm_up, cause_of, remedy_of
+from .slower_cores import is_more_of_the_same
 from .straggler import describe_slow_ranks, is_the_machine_s
 from .transport import GOOD_GBPS, SLICES_IN_A_ROW, is_one_host, lacks_cores, within_time_slice
 

@@ -11,13 +11,14 @@ Looked at in the few steps in which settings are (costly_settings.py), since eac
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
 from ...timeline.vocabulary import CostlySetting
+from .compared_calls import MAX_DEPTH, NotComparableError, are_same_values, parts_of, tensor_of, values_of, versions_of
 
 _log = logging.getLogger("tlkit.instrument")
 
@@ -26,18 +27,10 @@ _MIN_SHARE: Final = 0.02
 #: In a step with more calls, or in a graph with more nodes, the rest is not looked at.
 _MAX_CALLS: Final = 5_000
 _MAX_NODES: Final = 50_000
-#: So many elements of an output stand for it.
-_ELEMENTS_COMPARED: Final = 256
 #: Two passes that have less than this share of their nodes in common are two passes.
 _MIN_COMMON: Final = 0.1
-#: Of the largest element, so much may change from one iteration to the next.
-_CLOSE: Final = 0.1
-#: Of lists and dictionaries in what a module is called with.
-_MAX_DEPTH: Final = 2
 #: Autograd's number of a node that has none: where a gradient is added to a parameter's.
 _NO_NUMBER: Final = 2**64 - 1
-_PLAIN: Final = (bool, int, float, str, type(None))
-_DROPOUT: Final = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001  the base of all that drop something
 
 
 @dataclass(slots=True)
@@ -243,12 +236,12 @@ class Repeats:
         """What a call is known by; None if it has arguments that cannot be compared."""
         try:
             tensors: list[torch.Tensor] = []
-            parts = tuple(_parts((*args, *sorted(kwargs.items())), tensors, _MAX_DEPTH))
+            parts = tuple(parts_of((*args, *sorted(kwargs.items())), tensors, MAX_DEPTH))
             key = (id(module), module.training, parts, *map(id, tensors))
             if key not in self._step.calls and len(self._step.calls) >= _MAX_CALLS:
                 return None
-            return key, module, tensors, _versions(module, tensors)
-        except _NotComparableError:
+            return key, module, tensors, versions_of(module, tensors)
+        except NotComparableError:
             return None
         except Exception:
             self._give_up()
@@ -268,8 +261,8 @@ class Repeats:
             repeats: how many there were when it began; those inside of it are a part of it, or of what is drawn anew on purpose.
         """
         key, module, tensors, versions = known
-        made = _tensor_of(output)
-        values = None if made is None else _values(made, module)
+        made = tensor_of(output)
+        values = None if made is None else values_of(made, module)
         if made is None or values is None:
             return
         self._hook(made, calls.start)
@@ -281,7 +274,7 @@ class Repeats:
             self._step.calls[key] = now
             return
         del self._step.repeats[repeats:]
-        if not _are_same_values(before.output, now.output, module):
+        if not are_same_values(before.output, now.output, module):
             return
         before.times += 1
         again_ns = min(took_ns, before.took_ns)
@@ -313,62 +306,6 @@ class Repeats:
         """Whatever a model is made of, the training goes on."""
         self._is_broken = True
         _log.debug("what is computed again cannot be looked at", exc_info=True)
-
-
-class _NotComparableError(Exception):
-    """A module is called with something of which nobody knows whether it has changed."""
-
-
-def _parts(values: Iterable[Any], tensors: list[torch.Tensor], depth: int) -> Iterator[Any]:
-    """What a module is called with, as something that can be compared; tensors are collected."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-            yield torch.Tensor
-        elif isinstance(value, _PLAIN):
-            yield type(value), value
-        elif depth and isinstance(value, (list, tuple)):
-            yield type(value), tuple(_parts(value, tensors, depth - 1))
-        elif depth and isinstance(value, dict):
-            yield dict, tuple(_parts(sorted(value.items()), tensors, depth - 1))
-        else:
-            raise _NotComparableError
-
-
-def _versions(module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """How often each input was written to, and all weights together."""
-    weights = sum(weight._version for weight in module.parameters())  # noqa: SLF001  autograd's own count
-    return (*(tensor._version for tensor in tensors), weights)  # noqa: SLF001
-
-
-def _tensor_of(output: Any) -> torch.Tensor | None:
-    """The first tensor of what a module returns."""
-    values = output.values() if isinstance(output, dict) else output if isinstance(output, (list, tuple)) else [output]
-    return next((value for value in values if isinstance(value, torch.Tensor)), None)
-
-
-def _values(output: torch.Tensor, module: torch.nn.Module) -> tuple[float, ...] | None:
-    """Some values of an output; empty where they are on a device and nothing is drawn by chance, None if nothing can be said."""
-    if output.layout != torch.strided or not output.numel():
-        return None
-    if output.device.type != "cpu":  # no copy from a device for this
-        draws = (part for part in module.modules() if isinstance(part, _DROPOUT) and part.training and part.p)
-        return None if any(True for _ in draws) else ()
-    row = output.detach()
-    row = row.view(-1) if row.is_contiguous() else row[(0,) * (row.dim() - 1)]
-    return tuple(row[:_ELEMENTS_COMPARED].to(torch.float64).tolist())
-
-
-def _are_same_values(before: tuple[float, ...], now: tuple[float, ...], module: torch.nn.Module) -> bool:
-    """Whether a module has made the same once more.
-
-    A parametrization may come a little closer each time to what it stands for, as a spectral norm does by a power iteration; what
-    it draws by chance is far from what it was.
-    """
-    if before == now or not isinstance(module, torch.nn.utils.parametrize.ParametrizationList):
-        return before == now
-    largest = max(map(abs, before), default=0.0)
-    return all(abs(one - other) <= _CLOSE * largest for one, other in zip(before, now, strict=True))
 
 
 def _is_same(before: _Call, now: _Call) -> bool:

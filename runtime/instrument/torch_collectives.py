@@ -25,10 +25,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...timeline.record import recorder
 from ...timeline.vocabulary import MEMCPY_OUT, OBJECT_CALL, Category, LaneKind
-from ..core.calls import GRADIENT, calling, current_of_torch, handing_on
+from ..core.calls import GRADIENT, current_of_torch, handing_on
 from .collective_spans import Message, UnderWay, begin, forget, groups, here, reduction
 from .model import at_backward_end
 from .patching import Patches
+from .torch_groups import GROUP_FUNCTIONS, recorded_making
 
 _log = logging.getLogger("tlkit.instrument")
 _patches = Patches()
@@ -63,10 +64,6 @@ _OBJECT_FUNCTIONS: Final = (
     "scatter_object_list",
     "send_object_list",
 )
-#: Functions that make process groups and that all ranks call: they wait for each other, and for their connections.
-_GROUP_FUNCTIONS: Final = ("new_group", "new_subgroups_by_enumeration")
-#: An argument of theirs by which only the group's own ranks call them.
-_MEMBERS_ONLY: Final = "use_local_synchronization"
 #: These wait for their work in C++.
 _WAIT_INSIDE: Final = frozenset({"_broadcast_coalesced"})
 
@@ -86,9 +83,8 @@ def install() -> None:
     for name in _OBJECT_FUNCTIONS:
         if hasattr(dist, name):
             _patches.replace(dist, name, _recorded_objects(getattr(dist, name)))
-    for name in _GROUP_FUNCTIONS:
-        if hasattr(dist, name):
-            _patches.replace(dist, name, _recorded_making(getattr(dist, name)))
+    for name in GROUP_FUNCTIONS:
+        _patches.replace(dist, name, recorded_making(getattr(dist, name)))
     _patches.replace(dist.Work, "wait", _recorded_wait(dist.Work.wait))
     _patches.replace(
         DistributedDataParallel, "register_comm_hook", _with_end(DistributedDataParallel.register_comm_hook)
@@ -162,28 +158,6 @@ def _recorded_objects(original: Any) -> Any:
             return original(*args, **kwargs)
 
     return recorded_object_call
-
-
-def _recorded_making(original: Any) -> Any:
-    """A process group that is made: a barrier of all ranks, and whatever backends do to connect them."""
-
-    @wraps(original)
-    def recorded_making(*args: Any, **kwargs: Any) -> Any:
-        if here.inside or not recorder.is_on() or kwargs.get(_MEMBERS_ONLY):
-            return original(*args, **kwargs)
-        with calling("group"):
-            under_way = begin("barrier", (), None, "", current_of_torch("barrier", blocking=True))
-        if under_way is None:
-            return original(*args, **kwargs)
-        with under_way.calling():
-            wait = recorder.begin_wait(under_way.wait_args()) if recorder.is_training_thread() else None
-            try:
-                return original(*args, **kwargs)
-            finally:
-                recorder.end_wait(wait)
-                under_way.finished()
-
-    return recorded_making
 
 
 def remember(work: Any, under_way: Sequence[UnderWay]) -> None:

@@ -8,7 +8,9 @@ import pytest
 from tests.traces import MS
 from tlkit.collector import analyze
 from tlkit.collector.analysis import Analysis
-from tlkit.timeline.model.trace import Trace
+from tlkit.timeline.model.columns import TableBuilder
+from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace
+from tlkit.timeline.vocabulary import OPERATOR_THREADS
 
 from .runs import Plan, even, record
 
@@ -67,6 +69,19 @@ def test_one_part_alone_is_the_rank_s_own() -> None:
 
     assert verdict.class_ == "straggler"
     assert "in forward" in verdict.sentence
+
+
+def test_a_rank_with_fewer_threads_is_told() -> None:
+    """What it computes takes longer in all parts, too, and somebody can change that."""
+    slow = np.zeros((2, STEPS), dtype=bool)
+    slow[1] = True
+    trace = on_hosts(record(longer(shaken(2), slow, forward=1.15, backward=1.15, optimizer=1.15)), "a", "a")
+    counters = TableBuilder(COUNTER_COLUMNS)
+    for rank, threads in enumerate((2.0, 1.0)):
+        counters.add(rank, OPERATOR_THREADS, 0, threads)
+
+    assert analyze(trace).verdict.class_ == "healthy"
+    assert analyze(replace(trace, counters=counters.finish())).verdict.ranks == (1,)
 
 
 def test_a_host_that_is_slower_than_the_other() -> None:
