@@ -64,6 +64,7 @@ _WORDS: Final = {
     ),
 }
 
+_OTHER: Final = str(Category.OTHER)
 #: Buffers of this size take time to move.
 LARGE_NBYTES: Final = 1 << 20
 
@@ -91,7 +92,7 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     graph, operations = facts.graph, facts.graph.operations
     step = graph.operation_step
     gone = mine & (step % SELDOM != 0) if facts.steps.count > SELDOM else mine
-    work = {str(Category.OTHER): _without_code(facts, mine, around=caller == "object")}
+    work = {_OTHER: _without_code(facts, mine, caller)}
     outcome = facts.outcome(Change(gone=gone, work=work))
     if outcome.gain < (MIN_OF_BUFFERS if are_small else WORTH_RATIO / 2):
         return None
@@ -126,16 +127,34 @@ def _finding(facts: Facts, words: _Words, caller: str, mine: np.ndarray) -> Find
     )
 
 
-def _without_code(facts: Facts, mine: np.ndarray, *, around: bool) -> np.ndarray:
+def _without_code(facts: Facts, mine: np.ndarray, caller: str) -> np.ndarray:
     """What is left of the loop's own code without what runs between calls, or in them beside waiting: factor, float[rank, step].
 
     Args:
         mine: which operations: bool[operation].
-        around: whether the calls have spans of their own (OBJECT), which hold pickling before and after the collectives, too.
+        caller: of these; calls that send objects have spans of their own (OBJECT), which hold pickling, too.
     """
-    rest = facts.part(str(Category.OTHER)).astype(float)
     less = _between(facts, mine)
-    return removed(rest, np.maximum(less, _inside(facts, mine)) if around else less)
+    if caller == "object":
+        less = np.maximum(less, _inside(facts, mine))
+    if caller == "group":
+        less = np.maximum(less, _at_their_lines(facts, mine))
+    return removed(facts.part(_OTHER).astype(float), less)
+
+
+def _at_their_lines(facts: Facts, mine: np.ndarray) -> Matrix:
+    """What the lines that call for groups take besides: float[rank, step], ns.
+
+    A group whose name is given to another one is taken apart there.
+    """
+    rest = facts.part(_OTHER).astype(float)
+    if facts.code is None or facts.graph is None:
+        return np.zeros(rest.shape)
+    lines = {facts.graph.operations.where[row] for row in np.flatnonzero(mine).tolist()}
+    places = [number for number, one in enumerate(facts.code.places) if f"{one.file}:{one.line}" in lines]
+    spent = facts.code.spent_by_rank(_OTHER, places)
+    less: Matrix = rest * np.minimum(spent / np.maximum(rest.mean(axis=1), 1.0), 1.0)[:, None]
+    return less
 
 
 def _between(facts: Facts, mine: np.ndarray) -> Matrix:

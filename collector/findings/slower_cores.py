@@ -12,8 +12,10 @@ import numpy as np
 
 from ...timeline.vocabulary import OPERATOR_THREADS, OWN_CORES, Category
 from ..facts import Facts, Outcome
+from ..model.breakdown import PARTS
 from ..model.pattern import find_pattern
 from ..model.peers import Excess, beyond_input
+from .transport import is_one_host
 
 COMPUTED: Final = tuple(map(str, (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)))
 WITH_LOOP: Final = (*COMPUTED, str(Category.OTHER))
@@ -24,6 +26,8 @@ MIN_COMPUTED_PARTS: Final = 2
 ALIKE: Final = 0.4
 #: A core that shares its units with another hardware thread, or is hot, is half as fast at worst.
 MOST_SLOWER: Final = 1.0
+#: Of all that takes longer, so much has to be computed.
+MOST_OF_IT: Final = 0.7
 #: Parts that take longer alike: so many of them, each with so much of a step.
 MIN_PARTS: Final = 3
 MIN_PART: Final = 0.03
@@ -40,12 +44,14 @@ def is_on_slower_cores(facts: Facts, excess: Excess) -> bool:
     """
     if facts.breakdown.on_device or facts.is_across_hosts or _have_unlike_threads(facts):
         return False
-    ratios = []
+    ratios, more_ns = [], 0.0
     for part in COMPUTED:
         took, usual = _beside_peers(facts.worked(part).astype(float), excess.slow)
+        more_ns += took - usual
         if usual >= MIN_COMPUTED * facts.mean_step_ns:
             ratios.append(took / usual - 1)
-    return len(ratios) >= MIN_COMPUTED_PARTS and are_alike(ratios)
+    is_most = more_ns >= MOST_OF_IT * float(excess.excess_ns[excess.slow].mean())
+    return is_most and len(ratios) >= MIN_COMPUTED_PARTS and are_alike(ratios)
 
 
 def are_alike(ratios: Sequence[float], most: float = MOST_SLOWER) -> bool:
@@ -94,11 +100,20 @@ def is_more_of_the_same(facts: Facts, hit: np.ndarray, outcome: Outcome) -> bool
         outcome: of these steps as the others.
     """
     ratios = _slower_by(facts, hit, COMPUTED, MIN_COMPUTED)
-    if len(ratios) < MIN_COMPUTED_PARTS:
+    if len(ratios) < MIN_COMPUTED_PARTS or not _is_mostly_computed(facts, hit):
         return False
     if find_pattern(hit.astype(float), facts.steps.numbers).kind == "sometimes" and are_alike(ratios, MOST_VARIED):
         return True
-    return outcome.gain <= MAX_OF_NEIGHBOURS and not facts.is_across_hosts and are_alike(ratios)
+    return outcome.gain <= MAX_OF_NEIGHBOURS and is_one_host(facts) and are_alike(ratios)
+
+
+def _is_mostly_computed(facts: Facts, hit: np.ndarray) -> bool:
+    """Whether most of what some steps take longer on all ranks lies in what they compute."""
+    more_ns = {}
+    for part in PARTS:
+        values = in_common(facts, facts.worked(part).min(axis=0))
+        more_ns[part] = max(float(values[hit].mean()) - float(np.quantile(values[~hit], 0.3)), 0.0)
+    return sum(more_ns[part] for part in COMPUTED) >= MOST_OF_IT * sum(more_ns.values())
 
 
 def are_slower_alike(facts: Facts, hit: np.ndarray) -> bool:

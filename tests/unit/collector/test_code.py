@@ -14,7 +14,7 @@ from tlkit.collector.model.code import CodeLooks, Place
 from tlkit.collector.reports.summary import summarize
 from tlkit.timeline.model.code_spans import LOOK_NS, CodeSpan
 from tlkit.timeline.model.columns import TableBuilder
-from tlkit.timeline.model.trace import COUNTER_COLUMNS, SPAN_COLUMNS, Trace, make_table
+from tlkit.timeline.model.trace import COLLECTIVE_COLUMNS, COUNTER_COLUMNS, SPAN_COLUMNS, Trace, make_table
 from tlkit.timeline.vocabulary import LOSS_COUNTER
 
 from .test_diagnosis import HEALTHY, jittered
@@ -149,6 +149,25 @@ def test_a_loss_of_the_script_s_own_is_no_code_of_the_loop(loss_percent: int, *,
     found = {finding.cause for finding in analyze(replace(trace, counters=counters.finish())).findings}
 
     assert ("host-code" in found) == is_told
+
+
+def test_a_group_that_is_taken_apart_where_the_next_one_is_made() -> None:
+    """40 ms of the line that makes it, beside the 5 ms that ranks wait in the call: no code of the loop."""
+    parts = [*[*HEALTHY.items()][:-1], ("wait:collective", 5.0), ("host", 42.0)]
+    made = make_trace([[parts] * STEPS] * 2, nbytes=0, tensors_per_collective=1)
+    of_group = made.collectives["seq"].to_numpy() % 2 == 1
+    columns = {name: made.collectives[name].to_numpy() for name in COLLECTIVE_COLUMNS} | {
+        "kind": np.where(of_group, "barrier", "allreduce"),
+        "caller": np.where(of_group, "group", "gradient"),
+        "where": np.where(of_group, "train.py:57", ""),
+        "blocking": of_group.astype(np.int64),
+    }
+    trace = replace(made, collectives=make_table(COLLECTIVE_COLUMNS, columns))
+    analysis = analyze(looked_at(trace, dict.fromkeys(range(2), in_loop)))
+
+    assert analysis.verdict.cause == "process-groups-made"
+    assert analysis.verdict.predicted_gain == pytest.approx(47 / 142.5, abs=0.03)
+    assert "host-code" not in {finding.cause for finding in analysis.findings}
 
 
 @pytest.mark.parametrize(("framework", "is_told"), [("jax", True), ("keras", False)])

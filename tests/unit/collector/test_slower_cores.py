@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.traces import MS
+from tests.traces import MS, make_trace
 from tlkit.collector import analyze
 from tlkit.collector.analysis import Analysis
 from tlkit.timeline.model.columns import TableBuilder
@@ -13,6 +13,7 @@ from tlkit.timeline.model.trace import COUNTER_COLUMNS, Trace
 from tlkit.timeline.vocabulary import OPERATOR_THREADS
 
 from .runs import Plan, even, record
+from .test_diagnosis import jittered
 
 STEPS = 60
 
@@ -69,6 +70,21 @@ def test_one_part_alone_is_the_rank_s_own() -> None:
 
     assert verdict.class_ == "straggler"
     assert "in forward" in verdict.sentence
+
+
+@pytest.mark.parametrize("in_common", [True, False])
+def test_code_of_the_loop_beside_parts_as_long_as_ever_is_told(*, in_common: bool) -> None:
+    """Here and there 50 ms of it, on all ranks or on one: by chance the other parts are a little longer, too."""
+    slow = np.random.default_rng(3).permutation(STEPS)[:14]
+    usual = list({"data": 0.5, "forward": 30, "backward": 60, "wait:collective": 2, "optimizer": 3, "host": 2}.items())
+    longer_step = [(part, ms * 1.001) for part, ms in usual[:-1]] + [("host", 52.0)]
+    steps = [
+        [longer_step if number in slow and (in_common or not rank) else usual for number in range(STEPS)]
+        for rank in range(2)
+    ]
+    verdict = analyze(on_hosts(make_trace(jittered(steps)), "a", "a")).verdict
+
+    assert verdict.class_ == ("compute" if in_common else "straggler")
 
 
 def test_a_rank_with_fewer_threads_is_told() -> None:
