@@ -15,7 +15,7 @@ WORTH_RATIO: Final = 0.05
 #: Communication that is only much for what the run computes: fewer bytes, or fewer reductions, are another training, and no mend.
 #: Below this share of the step nothing is wrong with it, unless there is a network between hosts, which may be slow.
 WORTH_OF_MODEL: Final = 0.12
-_OF_MODEL: Final = frozenset({"bandwidth-bound", "exposed-communication"})
+_MUCH_COMMUNICATION: Final = frozenset({"bandwidth-bound", "exposed-communication"})
 
 #: What a change of the model, or of how gradients are reduced, counts beside what departs from the usual (order.py).
 OF_MODEL: Final = 0.5
@@ -66,7 +66,7 @@ def worth_of_model(facts: Facts) -> float:
 
 def is_worth_a_change(facts: Facts, finding: Finding) -> bool:
     """Whether what a finding predicts makes a run one that something is wrong with."""
-    return finding.predicted_gain > (worth_of_model(facts) if finding.cause in _OF_MODEL else WORTH_RATIO)
+    return finding.predicted_gain > (worth_of_model(facts) if finding.cause in _MUCH_COMMUNICATION else WORTH_RATIO)
 
 
 #: Of so many steps two are few, if they have this much of what is lost.

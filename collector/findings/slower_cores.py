@@ -26,7 +26,7 @@ MIN_COMPUTED_PARTS: Final = 2
 ALIKE: Final = 0.4
 #: A core that shares its units with another hardware thread, or is hot, is half as fast at worst.
 MOST_SLOWER: Final = 1.0
-#: Of all that takes longer, so much has to be computed.
+#: Of all that takes longer, so much has to lie in the parts that are compared.
 MOST_OF_IT: Final = 0.7
 #: Parts that take longer alike: so many of them, each with so much of a step.
 MIN_PARTS: Final = 3
@@ -47,9 +47,9 @@ def is_on_slower_cores(facts: Facts, excess: Excess) -> bool:
     ratios, more_ns = [], 0.0
     for part in COMPUTED:
         took, usual = _beside_peers(facts.worked(part).astype(float), excess.slow)
-        more_ns += took - usual
         if usual >= MIN_COMPUTED * facts.mean_step_ns:
             ratios.append(took / usual - 1)
+            more_ns += took - usual
     is_most = more_ns >= MOST_OF_IT * float(excess.excess_ns[excess.slow].mean())
     return is_most and len(ratios) >= MIN_COMPUTED_PARTS and are_alike(ratios)
 
@@ -108,12 +108,16 @@ def is_more_of_the_same(facts: Facts, hit: np.ndarray, outcome: Outcome) -> bool
 
 
 def _is_mostly_computed(facts: Facts, hit: np.ndarray) -> bool:
-    """Whether most of what some steps take longer on all ranks lies in what they compute."""
-    more_ns = {}
+    """Whether most of what some steps take longer on all ranks lies in the parts that are compared."""
+    compared_ns, all_ns = 0.0, 0.0
     for part in PARTS:
         values = in_common(facts, facts.worked(part).min(axis=0))
-        more_ns[part] = max(float(values[hit].mean()) - float(np.quantile(values[~hit], 0.3)), 0.0)
-    return sum(more_ns[part] for part in COMPUTED) >= MOST_OF_IT * sum(more_ns.values())
+        usual_ns = float(np.quantile(values[~hit], 0.3))
+        more_ns = max(float(values[hit].mean()) - usual_ns, 0.0)
+        is_compared = part in COMPUTED and usual_ns >= MIN_COMPUTED * facts.mean_step_ns
+        compared_ns += more_ns if is_compared else 0.0
+        all_ns += more_ns
+    return compared_ns >= MOST_OF_IT * all_ns
 
 
 def are_slower_alike(facts: Facts, hit: np.ndarray) -> bool:

@@ -18,7 +18,7 @@ from ..predict.straggling import find_stragglers, longer_ns
 from .base import WORTH_RATIO, Finding, is_of_two_steps, promise
 from .framework_words import Advice, advise
 from .root_cause import UNKNOWN, root_cause
-from .slower_cores import is_on_slower_cores
+from .slower_cores import MAX_OF_NEIGHBOURS, is_on_slower_cores
 from .starved_rank import starved_rank
 from .transport import lacks_cores, others_take_cores, within_time_slice
 from .uneven import loading_like_others, of_even_batches
@@ -217,7 +217,7 @@ def is_the_machine_s(facts: Facts, excess: Excess, finding: Finding) -> bool:
 
 def _is_slower_core(facts: Facts, excess: Excess, finding: Finding) -> bool:
     """Whether a small excess is all that the ranks compute, in all parts alike, with nothing known that they compute more."""
-    is_small = finding.predicted_gain <= MAX_OF_LOAD
+    is_small = finding.predicted_gain <= MAX_OF_NEIGHBOURS
     computes = finding.evidence.get("root_cause", {}).get("is", "") in {"", "slow-processor"}
     return is_small and computes and is_on_slower_cores(facts, excess)
 

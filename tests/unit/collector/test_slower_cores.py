@@ -100,6 +100,18 @@ def test_a_rank_with_fewer_threads_is_told() -> None:
     assert analyze(replace(trace, counters=counters.finish())).verdict.ranks == (1,)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_short_part_that_takes_several_times_as_long_is_told(ranks: int) -> None:
+    """The optimizer's 3 ms become 13, while forward and backward are a thousandth longer by chance: of rank 0, or of all here and there."""
+    slow = np.zeros((2, STEPS), dtype=bool)
+    slow[:ranks] = np.random.default_rng(4).random(STEPS) < (1.0 if ranks == 1 else 0.5)
+    plan = longer(shaken(2), slow, forward=1.001, backward=1.001, optimizer=5.0)
+    verdict = analysed(plan, "a", "a").verdict
+
+    assert verdict.class_ == ("straggler" if ranks == 1 else "compute")
+    assert "optimizer" in verdict.sentence.lower()
+
+
 def test_a_host_that_is_slower_than_the_other() -> None:
     """A machine may be replaced."""
     slow = np.zeros((2, STEPS), dtype=bool)
